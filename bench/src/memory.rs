@@ -46,11 +46,12 @@ pub struct MemoryOptions {
     /// The servers: NAME=COMMAND, with {port} in the command
     #[arg(required = true, value_name = "NAME=COMMAND")]
     servers: Vec<CandidateServer>,
-    /// Records of each shape
+    /// Number of records of each shape
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=99_999_999))]
     records: u64,
-    /// A shape of records [default: number counter session profile page]; further ones are
-    /// short-profile, session-json, lines:FILE and stanzas:FILE
+    /// A shape of records, as --records of `todana bench`; one name, and the option may be repeated
+    /// [default: number counter session profile page]; further ones are short-profile,
+    /// session-json, lines:FILE and stanzas:FILE
     #[arg(long = "shape", value_name = "SHAPE")]
     shapes: Vec<RecordShape>,
     /// Write the results as JSON; - is standard output

@@ -168,6 +168,9 @@ impl Server {
                 options.limits.connections_max
             );
         }
+        for warning in options.memory.without_effect(&options.databases.all()) {
+            tracing::warn!("{warning}");
+        }
         let clock = Arc::new(CachedClock::new());
         let observers = ServerObservation::observers(&options, &clock);
         let class_bounds: Vec<u32> =

@@ -52,6 +52,7 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, Ser
             unix_mask: settings.unix_mask,
             backlog: settings.listen_backlog,
             tls: tls(settings)?,
+            // memcached has no options for these: see `environment`.
             io: IoMode::default(),
         },
         memory: MemoryOptions {

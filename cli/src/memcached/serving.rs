@@ -47,6 +47,8 @@ impl ServerProgram for MemcachedProgram {
     fn prepare(&mut self) -> Result<PreparedServer, ServerFailure> {
         let settings = &self.settings;
         let mut options = mapping::options(settings)?;
+        let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        environment::apply(&mut options, variable)?;
         options.observation.admin = admin::asked(|name| std::env::var(name).ok())?;
         // Private keys are often readable only by root, so they are read before the user changes.
         let tls = options.listen.tls.as_ref().map(Tls::load).transpose();

@@ -55,8 +55,9 @@ Hashes of libmemcached's and twemproxy's rings: one_at_a_time md5 crc16 crc32
 crc32a fnv1_64 fnv1a_64 fnv1_32 fnv1a_32 hsieh murmur jenkins.
 Hashes of mcrouter's ring: Ch3 Crc32 Rendezvous.
 
-The options of `Network`, `TLS` and `Process` are those of `todana serve`. Each can
-also be an environment variable, or a line at the top of the --config file.
+The options of `Network`, `TLS` and `Process` are those of `todana serve`, but
+`--io auto` is epoll. Each can also be an environment variable, or a line at the
+top of the --config file.
 Precedence: command line, environment, config file, default.
 
 `todana proxy reload [SERVER]` lets a running proxy read its configuration again,

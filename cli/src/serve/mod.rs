@@ -14,7 +14,7 @@ mod todana_program;
 mod values;
 
 pub(crate) use shared_arguments::{NetworkArguments, PROCESS, ProcessArguments};
-pub(crate) use values::{SYNC_DEFAULT, mebibytes, number, size, sync};
+pub(crate) use values::{RecordCompression, SYNC_DEFAULT, SocketInterface, mebibytes, number, size, sync};
 
 use crate::option_sources::{self, ConfiguredValue};
 use crate::{CommandFailure, HELP_WIDTH_MAX, ProgramArguments, serving, suggestions};
@@ -32,8 +32,7 @@ use todana_server::{
     ServerOptions, SyncPolicy, init_logging_with_notices,
 };
 use values::{
-    EvictedFor, ExtendedWord, RecordCompression, SnapshotPacking, compression, database, delimiter, port,
-    seconds, some_size,
+    EvictedFor, ExtendedWord, SnapshotPacking, compression, database, delimiter, port, seconds, some_size,
 };
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -91,7 +90,8 @@ pub(crate) struct ServeArguments {
     /// or so that the most bytes are found (`bytes`). For mem:hash
     #[arg(long, env = "TODANA_EVICT_FOR", value_enum, default_value = "objects", value_name = "GOAL", help_heading = CACHE)]
     evict_for: EvictedFor,
-    /// Store similar records in memory with dictionaries, which are trained in the background
+    /// Store similar records of a mem:hash with dictionaries, which are trained in the background,
+    /// and compress values of 64 KiB to 1 MiB in memory that are not in use
     #[arg(long, env = "TODANA_COMPRESS", default_value = "auto", help_heading = CACHE)]
     compress: RecordCompression,
     /// Largest record, from 1k to 1g; a number without k, m or g is in bytes

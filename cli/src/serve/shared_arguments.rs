@@ -7,8 +7,7 @@ use super::values::{
 use clap::{ArgAction, Args};
 use std::path::PathBuf;
 use todana_server::{
-    AdminOptions, AuthenticationMode, DialectChoice, IoMode, LimitOptions, ListenOptions, LogFormat,
-    TlsOptions,
+    AdminOptions, AuthenticationMode, DialectChoice, LimitOptions, ListenOptions, LogFormat, TlsOptions,
 };
 
 pub(super) const NETWORK: &str = "Network";
@@ -107,7 +106,7 @@ pub(crate) struct NetworkArguments {
 /// Options of the process.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ProcessArguments {
-    /// Log more: notices with -v, also connections with -vv
+    /// Log more: notices with -v, also connections with -vv, also the --io in use with -vvv
     #[arg(short, long, env = "TODANA_VERBOSE", action = ArgAction::Count, help_heading = PROCESS)]
     pub(crate) verbose: u8,
     /// Write the process ID to this file
@@ -135,11 +134,7 @@ impl NetworkArguments {
             unix_mask: self.unix_mask,
             backlog: self.listen_backlog,
             tls: self.tls()?,
-            io: match self.io {
-                SocketInterface::Auto => IoMode::Auto,
-                SocketInterface::Uring => IoMode::Uring,
-                SocketInterface::Epoll => IoMode::Epoll,
-            },
+            io: self.io.into(),
             ..ListenOptions::default()
         })
     }

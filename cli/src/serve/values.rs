@@ -4,7 +4,7 @@ use crate::suggestions::did_you_mean_database;
 use crate::time_to_live;
 use clap::ValueEnum;
 use std::time::Duration;
-use todana_server::{CheckpointCompression, DatabaseName, EvictionGoal, SyncPolicy};
+use todana_server::{CheckpointCompression, DatabaseName, EvictionGoal, IoMode, SyncPolicy};
 
 /// Whether clients need a certificate.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -59,12 +59,22 @@ pub(crate) enum ServedProtocol {
 /// The interface of the system by which the server receives and sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SocketInterface {
-    /// io_uring if the system allows it, otherwise epoll; epoll for a proxy
+    /// io_uring if the system allows it, otherwise epoll
     Auto,
     /// io_uring; the server does not start if the system does not allow it
     Uring,
     /// epoll
     Epoll,
+}
+
+impl From<SocketInterface> for IoMode {
+    fn from(interface: SocketInterface) -> IoMode {
+        match interface {
+            SocketInterface::Auto => IoMode::Auto,
+            SocketInterface::Uring => IoMode::Uring,
+            SocketInterface::Epoll => IoMode::Epoll,
+        }
+    }
 }
 
 /// The compression of snapshots.

@@ -33,6 +33,37 @@ fn help_and_version_are_printed_under_both_spellings() {
     assert!(version.starts_with("Kyoto Tycoon 0.9.56 (2.19) on Linux ("), "{version}");
 }
 
+/// The variable once decided whether workers use io_uring, although ktserver has no such setting.
+#[test]
+fn variables_of_todana_serve_have_no_effect() {
+    let place = KtserverFolder::new();
+    let rings = |variable: Option<&str>| {
+        let log = place.path("ringlog");
+        let _ = fs::remove_file(&log);
+        let mut command = place.command(&["-host", "127.0.0.1", "-port", "-1", "-th", "1", "-log", &log]);
+        if let Some(value) = variable {
+            command.env("TODANA_IO", value);
+        }
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        eventually("the server's start", || read(&log).contains("the server has started"));
+        // The worker has created its ring before it replies.
+        let mut client = TcpStream::connect(("127.0.0.1", ports(&read(&log))[0])).unwrap();
+        client.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        client.write_all(b"GET /rpc/void HTTP/1.1\r\n\r\n").unwrap();
+        client.read_exact(&mut [0; 4]).unwrap();
+        let links = fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
+        let links = links.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+        let count = links.filter(|link| link.to_string_lossy().contains("io_uring")).count();
+        kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+        assert!(child.wait().unwrap().success());
+        count
+    };
+    let expected = rings(None);
+    for value in ["epoll", "nonsense"] {
+        assert_eq!(rings(Some(value)), expected, "TODANA_IO={value}");
+    }
+}
+
 #[test]
 fn impossible_settings_are_refused_without_leftovers() {
     let place = KtserverFolder::new();

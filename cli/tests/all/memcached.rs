@@ -525,6 +525,42 @@ fn options_without_effect_are_named_on_request() {
 }
 
 #[test]
+fn interface_and_compression_come_from_the_environment() {
+    let place = MemcachedFolder::new();
+    let with = |name: &str, value: &str, words: &[&str]| {
+        let mut command = place.command(&as_root(&["-p", "-1", "-l", "127.0.0.1"]));
+        command.args(words).env(name, value);
+        command
+    };
+    let expect = |name: &str, value: &str, rows: [&str; 3]| {
+        let server = place.start_command(with(name, value, &["-v"]));
+        let settings = server.settings();
+        let last: Vec<&str> =
+            settings[settings.len() - 3..].iter().map(|row| &row["STAT ".len()..]).collect();
+        assert_eq!(last, rows, "{name}={value}");
+        assert_eq!(server.end_by(Signal::SIGINT), (Some(0), "Exiting normally\n".into()), "{name}={value}");
+    };
+    expect("TODANA_IO", "epoll", ["io epoll", "compress auto", "evict_for objects"]);
+    expect(
+        "TODANA_COMPRESS",
+        "never",
+        [
+            // Without the variable, the system decides.
+            &place.start(&["-l", "127.0.0.1"]).settings().iter().rev().nth(2).unwrap()["STAT ".len()..],
+            "compress never",
+            "evict_for objects",
+        ],
+    );
+    for (name, value, possible) in
+        [("TODANA_IO", "poll", "auto, uring, epoll"), ("TODANA_COMPRESS", "off", "auto, never")]
+    {
+        let output = with(name, value, &[]).output().unwrap();
+        let refusal = format!("{name} must be one of {possible}, not \"{value}\"\n");
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(64), refusal));
+    }
+}
+
+#[test]
 fn slab_classes_are_listed_at_the_second_level() {
     let server = MemcachedFolder::new().start(&["-l", "127.0.0.1", "-vv"]);
     let (code, stderr) = server.end_by(Signal::SIGINT);

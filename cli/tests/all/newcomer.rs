@@ -512,3 +512,20 @@ fn servers_without_the_feature_are_explained() {
     let server = keep(&binary, &["-B", "binary"]);
     all(&server.address, ", or it speaks the binary protocol or Kyoto Tycoon's only\n");
 }
+
+#[test]
+fn interface_and_useless_options_are_logged() {
+    let folder = TestFolder::new();
+    let (log, database) = (folder.path("log"), folder.path("a.hash"));
+    let words = ["--io", "epoll", "-vvv", "--evict-for", "bytes", "--compress", "never", &database];
+    let file = fs::File::create(&log).unwrap();
+    stop(RunningServer::start_logging(todana(), &words, file.into()));
+    let logged = fs::read_to_string(&log).unwrap();
+    for message in [
+        "sockets: epoll is used",
+        "--evict-for: has no effect, because no database is a mem:hash",
+        "--compress: has no effect, because no database is in memory",
+    ] {
+        assert_eq!(logged.matches(message).count(), 1, "{message}: {logged}");
+    }
+}

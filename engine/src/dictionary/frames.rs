@@ -25,7 +25,7 @@ const ID: Range<usize> = 4..8;
 const PROBE_LEN: usize = 2 << 10;
 const PROBED_MIN: usize = 4 * PROBE_LEN;
 const PROBE_GAIN_PARTS: usize = 10;
-/// After this number of values in a row that were left alone, only one of this number is probed.
+/// After this number of values in a row that were left alone, only one in as many values is probed.
 const FAILURES_MAX: u32 = 16;
 
 /// The working memory of a thread.

@@ -1,5 +1,5 @@
-//! Finds runs of hexadecimal digits, such as hashes and random tokens. No token with a text would
-//! be shorter than their packed form.
+//! Finds runs of hexadecimal digits, such as hashes and random tokens, which are stored
+//! packed. They rarely repeat, so a token with a text would not shorten them.
 
 use crate::hex_digits::is_hex_digit;
 use std::ops::Range;

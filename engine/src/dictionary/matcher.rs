@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A search compares at most `2 * CANDIDATES_MAX` candidates, so its cost is bounded for any tokens
-//! and any text. Most searches compare one or two: of the tokens of one table for all lengths, many
-//! begin with the same three bytes.
+//! and any text. Most searches compare one or two. One table for all lengths would compare more,
+//! because many tokens begin with the same three bytes.
 
 use super::tokens::TokenSpan;
 
@@ -101,8 +101,8 @@ fn short_prefix(word: u64) -> u64 {
 }
 
 impl<C: Copy> PrefixTable<C> {
-    /// Indexes candidates by their prefixes. They are given with their lengths. Of candidates with
-    /// the same prefix, only the first `CANDIDATES_MAX` are found.
+    /// Indexes candidates by their prefixes. `tokens` holds the prefix, length and candidate of
+    /// each token. Of candidates with the same prefix, only the first `CANDIDATES_MAX` are found.
     fn new(mut tokens: Vec<(u64, u16, C)>) -> PrefixTable<C> {
         // The sort is stable, so the first tokens of a prefix remain the first.
         tokens.sort_by_key(|(prefix, ..)| *prefix);

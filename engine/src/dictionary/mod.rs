@@ -5,7 +5,7 @@
 //! token_training  chooses the tokens of a dictionary
 //! tokens          encodes a value as a sequence of tokens
 //! matcher         finds the longest token with which a text begins
-//! hex_run         packs runs of hexadecimal digits
+//! hex_run         finds runs of hexadecimal digits
 //! frames          encodes a value as a frame of zstd
 //! ```
 //!
@@ -31,7 +31,7 @@ pub const VALUE_LEN_MIN: usize = 8;
 /// Longer values are not encoded.
 pub const VALUE_LEN_MAX: usize = 64 << 10;
 /// Encoding must save one of this many parts of a value.
-const GAIN_PARTS: usize = 16;
+const VALUE_GAIN_PARTS: usize = 16;
 
 /// A dictionary for values of one kind.
 ///
@@ -72,7 +72,7 @@ impl TrainedDictionary {
         if !(VALUE_LEN_MIN..=VALUE_LEN_MAX).contains(&value.len()) || is_compressed(value) {
             return false;
         }
-        let len_max = value.len() - value.len() / GAIN_PARTS - 1;
+        let len_max = value.len() - value.len() / VALUE_GAIN_PARTS - 1;
         match &self.form {
             StoredForm::Tokens(tokens) => tokens.encode(value, len_max, out),
             StoredForm::Frames(frames) => frames.encode(value, len_max, out),

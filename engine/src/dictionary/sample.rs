@@ -18,7 +18,7 @@ const VALUES_MIN: usize = 256;
 /// shorter.
 const FRAME_LEN_MIN: usize = 400;
 /// A dictionary is adopted if values become shorter by one of this many parts.
-const GAIN_PARTS: usize = 10;
+const SAMPLE_GAIN_PARTS: usize = 10;
 /// Frames are preferred to tokens, which are several times as fast, if values become shorter by one
 /// of this many parts, and are at most half as long as before.
 const FRAME_GAIN_PARTS: usize = 10;
@@ -121,7 +121,7 @@ impl SampleTraining {
             None => plain_len,
         };
         match best {
-            Some((best, len)) if len <= current_len - current_len / GAIN_PARTS => {
+            Some((best, len)) if len <= current_len - current_len / SAMPLE_GAIN_PARTS => {
                 TrainingStep::Useful(Box::new(best))
             }
             _ => TrainingStep::Useless,

@@ -8,7 +8,7 @@
 //! A token that is among the most frequent ones costs one byte, any other two. So a pair of tokens
 //! becomes a token only if it saves bytes: two frequent tokens that are rarely neighbours stay two.
 //!
-//! Cost (Nov 2026, virtual machine): see docs/engines.md. The result depends only on the sample.
+//! Cost: see the figures of docs/engines.md. The result depends only on the sample.
 
 use super::hex_run::{HEX_LEN_MAX, next_run};
 use super::matcher::TokenMatcher;
@@ -20,8 +20,8 @@ use std::ops::Range;
 
 /// The number of rounds.
 const ROUNDS: usize = 14;
-/// In this number of first rounds, only a part of the sample is encoded, and only pairs become
-/// tokens that will be among the most frequent ones.
+/// In this number of first rounds, only a part of the sample is encoded, and a pair becomes a token
+/// only if the token will have a code of one byte.
 const EARLY_ROUNDS: usize = 6;
 /// The early rounds encode one of this number of groups of pieces.
 const EARLY_ONE_IN: usize = 4;
@@ -183,23 +183,23 @@ impl TokenRound {
     /// Encodes one of `one_in` groups of pieces, and counts tokens and pairs.
     fn count(&mut self, sample: &[u8], pieces: &[Range<usize>], one_in: usize) {
         let mut pairs_max = PAIRS_MAX;
-        // Pieces that follow each other are those of one value.
+        // Groups keep the pieces of a value together.
         for piece in pieces.chunks(NEIGHBOURS).step_by(one_in).flatten() {
             let piece = &sample[piece.clone()];
-            let (mut at, mut before) = (0, None);
+            let (mut at, mut previous) = (0, None);
             while at < piece.len() {
                 let (token, len) = self.matcher.longest_at(&self.texts, piece, at);
                 self.tokens[usize::from(token)].count += 1;
-                if let Some(before) = before {
-                    *self.pairs.entry(u32::from(before) << 16 | u32::from(token)).or_default() += 1;
+                if let Some(previous) = previous {
+                    *self.pairs.entry(u32::from(previous) << 16 | u32::from(token)).or_default() += 1;
                 }
-                before = Some(token);
+                previous = Some(token);
                 at += len;
             }
             if self.pairs.len() >= pairs_max {
                 self.pairs.retain(|_, count| *count > 1);
-                // Nearly all pairs may have occurred twice. Then the next ones have to wait as
-                // well.
+                // Nearly all pairs may have occurred twice. Then little was freed, so the limit
+                // rises.
                 pairs_max = PAIRS_MAX.max(2 * self.pairs.len());
             }
         }

@@ -88,8 +88,8 @@ enum CompactionMethod {
     DropOnly,
     /// Reads the entries of the segment and looks each of them up in the index. This is cheaper if
     /// the segment is a small part of the log, and no other method finds remove entries.
-    /// `removes_count` states that remove entries are live.
-    ScanLog { at: u64, removes_count: bool },
+    /// `are_removes_live` is true if some remove entries are live.
+    ScanLog { at: u64, are_removes_live: bool },
     /// Scans the index, one page at a time: the index is read sequentially and no key is hashed.
     /// First the segment is read into memory, into `copy` if it is not mapped; `read` is the length
     /// that has been read so far.
@@ -295,19 +295,19 @@ impl DiskHash {
         let live_total: u64 = live.iter().sum();
         let counts = live.get(segment.slot as usize).copied().unwrap_or(0);
         let is_oldest = segments.first().is_some_and(|oldest| oldest.number == segment.number);
-        let removes_count = !is_oldest && segment.remove_bytes.load(Ordering::Relaxed) > 0;
-        let method = if counts == 0 && !removes_count {
+        let are_removes_live = !is_oldest && segment.remove_bytes.load(Ordering::Relaxed) > 0;
+        let method = if counts == 0 && !are_removes_live {
             match segment.is_live_estimated.load(Ordering::Relaxed) {
                 // The counts are estimates, but the index is exact. The segment is not read
                 // beforehand because the scan will need hardly any of its entries.
                 true => CompactionMethod::ScanIndex { read: segment.len(), copy: Vec::new(), page: 0 },
                 false => CompactionMethod::DropOnly,
             }
-        } else if removes_count
+        } else if are_removes_live
             || counts.saturating_mul(PAGES_SEARCHED) < live_total
             || segment.len() > COPIED_MAX && !segment.is_mapped()
         {
-            CompactionMethod::ScanLog { at: HEADER_LEN as u64, removes_count }
+            CompactionMethod::ScanLog { at: HEADER_LEN as u64, are_removes_live }
         } else {
             CompactionMethod::ScanIndex { read: 0, copy: Vec::new(), page: 0 }
         };
@@ -319,15 +319,15 @@ impl DiskHash {
         let segment = &target.segment;
         match &mut target.method {
             CompactionMethod::DropOnly => Ok(false),
-            CompactionMethod::ScanLog { at, removes_count } => {
-                match self.compact_stretch(segment, *at, *removes_count) {
+            CompactionMethod::ScanLog { at, are_removes_live } => {
+                match self.compact_stretch(segment, *at, *are_removes_live) {
                     Ok(next) => {
                         *at = next;
                         Ok(next < segment.len())
                     }
                     // The damaged entry may be garbage. The scan of the index will show whether it
                     // is.
-                    Err(error) if error.kind() == ErrorKind::Corrupt && !*removes_count => {
+                    Err(error) if error.kind() == ErrorKind::Corrupt && !*are_removes_live => {
                         target.method = CompactionMethod::ScanIndex { read: 0, copy: Vec::new(), page: 0 };
                         Ok(true)
                     }
@@ -407,7 +407,7 @@ impl DiskHash {
     }
 
     /// Copies the live entries of a stretch of a segment. Returns the offset of the next stretch.
-    fn compact_stretch(&self, segment: &Arc<Segment>, from: u64, removes_count: bool) -> Result<u64> {
+    fn compact_stretch(&self, segment: &Arc<Segment>, from: u64, are_removes_live: bool) -> Result<u64> {
         let until = from + STEP_LEN;
         let mut scratch = ThreadScratch::take();
         let mut is_enough = false;
@@ -420,7 +420,7 @@ impl DiskHash {
             }
             match head.kind {
                 PUT => stretch.add(self.hash(head.key(bytes)), at, head, bytes),
-                REMOVE if removes_count => self.move_remove(head.key(bytes), &mut scratch.old)?,
+                REMOVE if are_removes_live => self.move_remove(head.key(bytes), &mut scratch.old)?,
                 _ => {}
             }
             Ok(true)
@@ -428,7 +428,7 @@ impl DiskHash {
         if end < segment.len() && !is_enough {
             // If no remove entry is live, a scan of the index can find the live entries despite the
             // damage.
-            segment.has_damage.fetch_or(removes_count, Ordering::Relaxed);
+            segment.has_damage.fetch_or(are_removes_live, Ordering::Relaxed);
             return Err(
                 segment.corrupt(end, "the checksum of the entry differs; the segment is not compacted")
             );

@@ -6,9 +6,9 @@ use rapidhash::RapidHashMap;
 use std::cmp::Reverse;
 use todana_core::decimal;
 
-/// A shape must be that of one of this number of keys of the sample.
+/// A shape is kept if at least one in this many sampled keys has it.
 const KEYS_ONE_IN: usize = 64;
-/// A beginning that keys have in common must be that of one of this number of keys.
+/// A common beginning of keys is used if at least one in this many keys has it.
 const BEGINNINGS_ONE_IN: usize = 16;
 /// The minimum number of bytes that a shape saves in each key, because a stored key names its
 /// shape.

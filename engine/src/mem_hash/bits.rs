@@ -12,7 +12,8 @@
 /// The maximum number of bits that are readable at any bit offset by one access.
 const READABLE: u32 = 57;
 
-/// The pattern of a word that contains as many numbers as possible: one bit for each number.
+/// For each width, a word in which the lowest bit of each number is set, for as many numbers as
+/// fit.
 const LANES: [u64; READABLE as usize / 2 + 1] = {
     let mut lanes = [0; READABLE as usize / 2 + 1];
     let mut width = 1;
@@ -82,7 +83,7 @@ pub(super) struct ColumnPatch {
 }
 
 impl ColumnPatch {
-    /// Replaces a number of the column at `at`.
+    /// Returns the bytes that replace the number at `index` in the column at `at`.
     #[inline]
     pub(super) fn new(bytes: &[u8], at: usize, index: usize, width: u32, number: u64) -> ColumnPatch {
         let bit = index * width as usize;
@@ -112,7 +113,8 @@ impl ColumnWriter {
         ColumnWriter { width, word: 0, used: 0 }
     }
 
-    /// Appends the first `count` numbers of the column at `at`, which has the same width.
+    /// Appends the first `count` numbers of the column at `at`, which has this width. Returns the
+    /// writer that continues the new column.
     #[inline]
     pub(super) fn copy(width: u32, bytes: &[u8], at: usize, count: usize, out: &mut Vec<u8>) -> ColumnWriter {
         let bits = count * width as usize;

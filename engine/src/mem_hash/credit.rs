@@ -8,13 +8,14 @@
 //! A credit is stored in half octaves, so that 5 bits suffice: records of 185 KB and more have the
 //! least one. Differences between half octaves are rounded at random. The number of uses is also
 //! counted at random, in octaves (Morris, CACM 21, 1978): 1, 2, 4 or 8 uses. In simulations of
-//! three traces with 4 to 40 records a bucket, this evicts within 2 % as well as exact numbers, and
-//! like one list of all records within 3 % (docs/engines.md, "Eviction").
+//! three traces with 4 to 40 records a bucket, this misses up to 2 % more often than exact numbers
+//! (1 % with 40 records), and up to 3 % more often than one list of all records (docs/engines.md,
+//! "Eviction").
 
 use super::queue::UseMark;
 use fastrand::Rng;
 
-/// The memory that a record needs besides its value, about.
+/// The approximate memory of a record besides its value.
 const OVERHEAD: usize = 32;
 /// The credit of a record without uses, plus its size in half octaves.
 const BASE: u8 = 35;
@@ -45,7 +46,7 @@ fn credit_of(uses: u8, size: SizeOctaves) -> u8 {
     (BASE + 2 * uses).saturating_sub(size.0)
 }
 
-/// Returns the mark of a record with these uses, in octaves, and the whole credit of it.
+/// Returns the mark of a record with these uses, in octaves, and its full credit.
 pub(super) fn fresh(uses: u8, is_read: bool, size: SizeOctaves) -> UseMark {
     UseMark::with_credit(uses, is_read, credit_of(uses, size))
 }
@@ -61,7 +62,7 @@ pub(super) fn is_news(mark: UseMark, size: SizeOctaves) -> bool {
 /// Returns the mark after one more use.
 pub(super) fn used(mark: UseMark, size: SizeOctaves, random: &mut Rng) -> UseMark {
     let uses = mark.uses();
-    // One of 1, 2 or 4 uses doubles the number.
+    // At 1, 2 and 4 uses, a use doubles the number with probability 1, 1/2 and 1/4.
     let doubles = random.u32(..1 << uses) == 0;
     fresh(uses + u8::from(doubles), true, size)
 }

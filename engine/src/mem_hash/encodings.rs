@@ -1,8 +1,8 @@
 //! Defines the dictionaries and key shapes with which a hash stores its records.
 //!
 //! A group of records names its shape and its dictionary by their numbers (see `group`); 0 means
-//! that keys or values are stored as they are. All shards have the same encodings, or one of them
-//! has the next ones already: a number never means something else while a record refers to it.
+//! that keys or values are stored as they are. While new encodings are installed, some shards still
+//! have the old ones. A number means the same in both while a record refers to it.
 
 use super::key::HashSeeds;
 use crate::dictionary::{SAMPLED_LEN_MAX, TrainedDictionary, VALUE_LEN_MAX};
@@ -82,14 +82,14 @@ impl RecordEncodings {
         self.shapes.encode(key, out).map_or(0, |shape| shape + 1)
     }
 
-    /// Appends the key of a shape with a stored form.
+    /// Appends the key that `stored` encodes in this shape.
     #[inline]
     pub(super) fn append_key(&self, shape: u8, stored: &[u8], key: &mut Vec<u8>) {
         let is_key = self.shape(shape).decode(stored, key);
         debug_assert!(is_key);
     }
 
-    /// Returns the key of a shape with a stored form.
+    /// Returns the key that `stored` encodes in this shape.
     #[inline]
     pub(super) fn key<'a>(&self, shape: u8, stored: &[u8], buffer: &'a mut PlainBuffer) -> &'a [u8] {
         let text = buffer.text();
@@ -98,13 +98,13 @@ impl RecordEncodings {
         text
     }
 
-    /// Returns true if this is the stored form of a key of a shape.
+    /// Returns true if `stored` encodes this key in this shape.
     #[inline]
     pub(super) fn is_key(&self, shape: u8, stored: &[u8], key: &[u8]) -> bool {
         self.shape(shape).is_form_of(stored, key)
     }
 
-    /// Returns the length of the key of a shape with a stored form.
+    /// Returns the length of the key that `stored` encodes in this shape.
     #[inline]
     pub(super) fn key_len(&self, shape: u8, stored: &[u8]) -> usize {
         self.key(shape, stored, &mut PlainBuffer::default()).len()
@@ -145,7 +145,7 @@ impl RecordEncodings {
         value_len <= VALUE_LEN_MAX && self.current[value_class(value_len)] != 0
     }
 
-    /// Returns the value with a stored form.
+    /// Returns the value that `stored` encodes.
     #[inline]
     pub(super) fn value<'a>(
         &self,
@@ -156,14 +156,14 @@ impl RecordEncodings {
         if dictionary == 0 { stored } else { self.decoded(dictionary, stored, buffer) }
     }
 
-    /// Returns the value with a form of this dictionary.
+    /// Returns the value that `stored` encodes with this dictionary, which must not be 0.
     #[inline]
     pub(super) fn decoded<'a>(&self, dictionary: u8, stored: &[u8], buffer: &'a mut PlainBuffer) -> &'a [u8] {
         let dictionary = self.dictionary(dictionary).expect("dictionaries of stored values exist");
         dictionary.decode(stored, buffer.text()).expect("stored values are intact")
     }
 
-    /// Returns the length of the value with a stored form.
+    /// Returns the length of the value that `stored` encodes.
     #[inline]
     pub(super) fn value_len(&self, dictionary: u8, stored: &[u8]) -> usize {
         if dictionary == 0 {
@@ -173,7 +173,8 @@ impl RecordEncodings {
         dictionary.decoded_len(stored).expect("stored values are intact")
     }
 
-    /// Returns true if new values are stored with a dictionary, or as they are if none has one.
+    /// Returns true if values of this dictionary need no recoding: new values use it, or it is 0
+    /// and no class has one.
     #[inline]
     pub(super) fn is_current(&self, dictionary: u8) -> bool {
         if dictionary == 0 { self.current == [0; VALUE_CLASSES] } else { self.current.contains(&dictionary) }

@@ -93,7 +93,7 @@ pub(super) struct EvictionState {
     /// The bucket at which the clock hand is.
     hand: usize,
     /// The number of records that the hand has passed without an eviction.
-    credit: f32,
+    passed_records: f32,
     /// The fraction of a bucket that the small queue may use.
     small_share: f32,
     /// The fractions of recent evictions that came from each queue (moving averages).
@@ -140,7 +140,7 @@ impl EvictionState {
             newest: [0; NEWEST_SPARED],
             newest_at: 0,
             hand: 0,
-            credit: 0.0,
+            passed_records: 0.0,
             small_share: SMALL_FIRST,
             from_small: 0.5,
             from_main: 0.5,
@@ -636,16 +636,16 @@ impl HashShard {
         if self.records == 0 {
             return None;
         }
-        // Each step adds credit on average, so the number of steps is bounded.
+        // Each step passes records on average, so the number of steps is bounded.
         for _ in 0..4 * buckets + 64 {
-            if self.eviction.credit >= per_bucket && !self.directory.get(self.hand()).is_none() {
-                self.eviction.credit -= per_bucket;
+            if self.eviction.passed_records >= per_bucket && !self.directory.get(self.hand()).is_none() {
+                self.eviction.passed_records -= per_bucket;
                 let bucket = self.hand();
                 return self.evict_from(bucket);
             }
             self.eviction.hand = (self.hand() + 1) % buckets;
             let hand = self.eviction.hand;
-            self.eviction.credit += group::measure(self.bytes_of(hand), &self.address(hand)).1 as f32;
+            self.eviction.passed_records += group::measure(self.bytes_of(hand), &self.address(hand)).1 as f32;
             // The bucket after this one will be visited soon.
             self.prefetch_bucket((self.eviction.hand + 1) % buckets);
         }

@@ -20,10 +20,11 @@
 //! A key that is decimal text is a remainder (see `quotient`), which is complete only together with
 //! the number of the bucket. All other keys are a remainder in place of their first three bytes,
 //! and the other bytes. Many remainders are compared at once. A value that is decimal text is its
-//! number (`todana_core::decimal`). Among values of variable length, the length states that a value
-//! is a number. Keys of a shape are stored with the remainder and the form of the shape instead of
-//! the other bytes, and values of a dictionary in its form (see `encodings`). Attributes are
-//! encoded as in `crate::record`; those of a group have the same fields and the same length.
+//! number (`todana_core::decimal`). Among values of variable length, a length of one byte
+//! above `SHORT_VALUE_MAX`, or one of two bytes with the bit `LONG_NUMBER`, is that of a number.
+//! Keys of a shape are stored as the remainder and the packed fields of the shape instead of the
+//! other bytes, and values of a dictionary in its form (see `encodings`). Attributes are encoded as
+//! in `crate::record`; those of a group have the same fields and the same length.
 //!
 //! Invariant: the records of a group are in the order in which they arrived. No order is kept
 //! between groups, so the age of a record is its relative position in its group.

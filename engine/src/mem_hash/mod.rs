@@ -1,5 +1,5 @@
-//! Implements the compact hash in memory. It stores very many small records in little more than
-//! their own bytes.
+//! Implements the compact hash in memory. It stores small records in about their own bytes, and
+//! similar ones in fewer (see `encodings`).
 //!
 //! ```text
 //! shard   = lock + directory + arena + huge records       by the top bits of the hash
@@ -16,8 +16,9 @@
 //!
 //! Eviction works on one bucket at a time: a clock hand visits the buckets in turn. From each
 //! bucket, the expired records are removed first, then the records that the marks in the bucket
-//! show as least used (see `eviction`). The engine knows the time only from `set_time` and uses it
-//! only for eviction; reads return expired records like all others.
+//! show as least used, or as least used for their size (see `eviction` and `credit`). The engine
+//! knows the time only from `set_time` and uses it only for eviction; reads return expired records
+//! like all others.
 
 mod bits;
 mod block_record;
@@ -93,8 +94,8 @@ pub struct MemHashOptions {
     pub evict_for: EvictionGoal,
     /// The observer, which is notified of each evicted record.
     pub observer: Option<Arc<dyn EvictionObserver>>,
-    /// Trains dictionaries and key shapes, and stores records with them. [`Engine::maintain`] does
-    /// this work.
+    /// Trains dictionaries and key shapes, and stores records with them. Compresses long values
+    /// that are not in use. [`Engine::maintain`] does this work.
     pub compresses: bool,
 }
 

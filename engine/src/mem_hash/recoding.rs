@@ -30,7 +30,7 @@ const DRIFT: f64 = 1.1;
 const WRITTEN_BYTES: u64 = 8 << 20;
 /// With a lower memory limit, nothing is trained.
 const LIMIT_MIN: u64 = 8 << 20;
-/// The number of keys of which shapes are found.
+/// The number of sampled keys, in which shapes are searched.
 const KEYS_SAMPLED: usize = 4096;
 /// The number of buckets that one step reads at most.
 const BUCKETS_SAMPLED: usize = 512;

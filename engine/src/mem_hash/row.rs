@@ -202,8 +202,8 @@ impl BucketRow {
         key_len + self.value.text_len(bytes, encodings) + self.attributes.flags_size()
     }
 
-    /// Returns the size of the record for statistics and the hash of its key, for records whose
-    /// bytes may be any; those of the value and the attributes must have been checked. Returns
+    /// Returns the size of the record for statistics and the hash of its key. The bytes of the key
+    /// are not trusted. Those of the value and the attributes must have been checked. Returns
     /// `None` if the key is not stored as [`Key`] stores its text, or the record does not fit into
     /// a bucket.
     #[inline]

@@ -40,7 +40,7 @@ pub(super) enum UseKind {
 }
 
 impl UseKind {
-    /// No record has a size of so few octaves.
+    /// Sizes have more octaves than these two values, so the values cannot collide.
     const COUNTED: u8 = 0;
     const READ: u8 = 1;
 

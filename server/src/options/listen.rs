@@ -43,26 +43,15 @@ pub struct ListenOptions {
 }
 
 /// The interface of the system by which workers receive from clients and send to them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoMode {
     /// io_uring, if the system allows it, otherwise epoll.
+    #[default]
     Auto,
     /// io_uring. The server does not start if the system does not allow it.
     Uring,
     /// epoll.
     Epoll,
-}
-
-impl Default for IoMode {
-    /// Returns the mode that the environment variable `TODANA_IO` names, otherwise `Auto`. The
-    /// command line uses the same variable.
-    fn default() -> Self {
-        match std::env::var("TODANA_IO").as_deref() {
-            Ok("uring") => IoMode::Uring,
-            Ok("epoll") => IoMode::Epoll,
-            _ => IoMode::Auto,
-        }
-    }
 }
 
 impl Default for ListenOptions {

@@ -74,32 +74,31 @@ impl RingState {
 /// Returns true if the workers use rings. Fails if a ring is required and the system does not allow
 /// it.
 pub(crate) fn is_used(options: &ServerOptions) -> io::Result<bool> {
-    match options.listen.io {
-        IoMode::Epoll => Ok(false),
+    let is_used = match options.listen.io {
+        IoMode::Epoll => false,
         // Half of a proxy's sockets lead to servers, and are polled.
-        IoMode::Auto if options.proxy.is_some() => Ok(false),
+        IoMode::Auto if options.proxy.is_some() => false,
         IoMode::Auto => match SocketRing::try_features() {
-            Ok(()) => {
-                tracing::trace!("sockets: io_uring is used");
-                Ok(true)
-            }
+            Ok(()) => true,
             Err(error) => {
-                tracing::trace!(
-                    "sockets: epoll is used, because the system does not allow io_uring: {error}"
-                );
-                Ok(false)
+                tracing::trace!("sockets: the system does not allow io_uring: {error}");
+                false
             }
         },
-        IoMode::Uring => match SocketRing::try_features() {
-            Ok(()) => Ok(true),
-            Err(error) => Err(io::Error::new(
-                error.kind(),
-                format!(
-                    "io_uring: the system does not allow it, or is older than Linux 6.1: {error}; use --io auto"
-                ),
-            )),
-        },
-    }
+        IoMode::Uring => {
+            SocketRing::try_features().map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!(
+                        "io_uring: the system does not allow it, or is older than Linux 6.1: {error}; use --io auto"
+                    ),
+                )
+            })?;
+            true
+        }
+    };
+    tracing::trace!("sockets: {} is used", if is_used { "io_uring" } else { "epoll" });
+    Ok(is_used)
 }
 
 impl ClientRing {

@@ -122,15 +122,15 @@ pub(crate) fn open_each<T>(
     for ListenName { addresses: group, mode } in places {
         let mut missing = Vec::new();
         for &address in &group {
-            let before = |wanted: &dyn Fn(ListenMode) -> bool| {
-                served.iter().any(|&(served, mode)| served == address && wanted(mode))
+            let was_opened = |wanted: &dyn Fn(ListenMode) -> bool| {
+                served.iter().any(|&(place, its_mode)| place == address && wanted(its_mode))
             };
-            if before(&|served| served == mode) {
+            if was_opened(&|its_mode| its_mode == mode) {
                 continue;
             }
             // If the system chooses the port, the two listeners get different ports, so there is no
             // conflict.
-            if address.port() != 0 && before(&|served| served != mode) {
+            if address.port() != 0 && was_opened(&|its_mode| its_mode != mode) {
                 let what = format!("{address}: given twice with different dialects or TLS");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             }

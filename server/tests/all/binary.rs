@@ -4,7 +4,7 @@
 //! Each file runs twice against a live server over a socket: with its input at once, and byte by
 //! byte.
 
-use crate::transcript;
+use crate::{running, transcript};
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -191,7 +191,7 @@ impl Packet {
 
 fn parse(name: &str, text: &str) -> (ServerOptions, Vec<Step>) {
     let mut options = ServerOptions {
-        listen: ListenOptions { port: 0, ..ListenOptions::default() },
+        listen: ListenOptions { port: 0, ..running::options().listen },
         ..ServerOptions::default()
     };
     let mut steps: Vec<Step> = Vec::new();
@@ -361,7 +361,7 @@ fn every_binary_transcript_holds() {
 #[test]
 fn both_memcached_dialects_read_the_same_records() {
     let server = Server::bind(ServerOptions {
-        listen: ListenOptions { port: 0, ..ListenOptions::default() },
+        listen: ListenOptions { port: 0, ..running::options().listen },
         ..ServerOptions::default()
     })
     .unwrap();
@@ -402,7 +402,7 @@ fn both_memcached_dialects_read_the_same_records() {
 #[test]
 fn set_without_memory_removes_the_old_value() {
     let options = ServerOptions {
-        listen: ListenOptions { port: 0, ..ListenOptions::default() },
+        listen: ListenOptions { port: 0, ..running::options().listen },
         memory: MemoryOptions { limit_mib: 8, refuse_when_full: true, ..MemoryOptions::default() },
         ..ServerOptions::default()
     };

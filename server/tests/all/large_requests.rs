@@ -2,6 +2,8 @@
 //! divide this buffer evenly. Such a request once panicked a worker: its bytes were appended to the
 //! connection's buffer, but then searched in the shared buffer.
 
+use crate::running;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use todana_server::{LimitOptions, ListenOptions, MemoryOptions, Server, ServerOptions};
@@ -9,7 +11,7 @@ use todana_server::{LimitOptions, ListenOptions, MemoryOptions, Server, ServerOp
 #[test]
 fn value_in_many_pieces_is_stored_completely() {
     let options = ServerOptions {
-        listen: ListenOptions { port: 0, ..ListenOptions::default() },
+        listen: ListenOptions { port: 0, ..running::options().listen },
         memory: MemoryOptions { limit_mib: 256, ..MemoryOptions::default() },
         limits: LimitOptions { item_size_max: 8 << 20, ..LimitOptions::default() },
         ..ServerOptions::default()
@@ -39,7 +41,7 @@ fn value_in_many_pieces_is_stored_completely() {
 #[test]
 fn half_closed_client_is_answered_and_closed() {
     let server = Server::bind(ServerOptions {
-        listen: ListenOptions { port: 0, ..ListenOptions::default() },
+        listen: ListenOptions { port: 0, ..running::options().listen },
         ..ServerOptions::default()
     })
     .unwrap();

@@ -7,7 +7,9 @@ use running::{Client, Running, options};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use todana_server::{IoMode, LimitOptions, ListenOptions, Server, ServerOptions};
+use todana_server::{
+    EvictionGoal, IoMode, LimitOptions, ListenOptions, MemoryOptions, Server, ServerOptions,
+};
 
 /// Runs a test with each interface that the system allows.
 fn with_each(test: impl Fn(ServerOptions)) {
@@ -28,6 +30,23 @@ fn with_each(test: impl Fn(ServerOptions)) {
 /// Returns bytes that differ by their position.
 fn value(len: usize) -> Vec<u8> {
     (0..len).map(|at| ((at * 31) >> 3) as u8).collect()
+}
+
+#[test]
+fn settings_show_the_options_in_use() {
+    with_each(|options| {
+        let io = if options.listen.io == IoMode::Uring { "uring" } else { "epoll" };
+        for (stores_plain, evict_for, compress, goal) in
+            [(false, EvictionGoal::Objects, "auto", "objects"), (true, EvictionGoal::Bytes, "never", "bytes")]
+        {
+            let memory = MemoryOptions { stores_plain, evict_for, ..options.memory.clone() };
+            let server = Running::start(ServerOptions { memory, ..options.clone() });
+            let settings = server.connect().stats(" settings");
+            let last: Vec<_> =
+                settings[settings.len() - 3..].iter().map(|(name, value)| (&**name, &**value)).collect();
+            assert_eq!(last, [("io", io), ("compress", compress), ("evict_for", goal)]);
+        }
+    });
 }
 
 #[test]

@@ -9,16 +9,23 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana::disk::Disk;
-use todana_server::{ListenOptions, MemoryOptions, Server, ServerHandle, ServerOptions};
+use todana_server::{IoMode, ListenOptions, MemoryOptions, Server, ServerHandle, ServerOptions};
 
 /// The time after which a wait fails, so that a test does not hang. It is long enough for any
 /// machine.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Returns the default options without a memory limit. The limit would apply to the complete
-/// process, in which other tests run, too.
+/// process, in which other tests run, too. The variable `TODANA_IO` selects the interface.
 pub(crate) fn options() -> ServerOptions {
+    let io = match std::env::var("TODANA_IO").as_deref() {
+        Ok("uring") => IoMode::Uring,
+        Ok("epoll") => IoMode::Epoll,
+        Ok(other) if other != "auto" => panic!("TODANA_IO must be auto, uring or epoll, not {other:?}"),
+        _ => IoMode::Auto,
+    };
     ServerOptions {
+        listen: ListenOptions { io, ..ListenOptions::default() },
         memory: MemoryOptions { limit_mib: 0, ..MemoryOptions::default() },
         ..ServerOptions::default()
     }

@@ -269,7 +269,8 @@ pub struct EngineOptions {
     pub evict_for: EvictionGoal,
     /// Receives the evicted records.
     pub observer: Option<Arc<dyn EvictionObserver>>,
-    /// Makes a hash in memory store records as they are, without dictionaries and key shapes.
+    /// Makes engines in memory store records as they are: without dictionaries and key shapes, and
+    /// long values without compression.
     pub stores_plain: bool,
     /// Bytes of the disk that are reserved so that removals succeed on a full disk. `None` means
     /// the engine's default.

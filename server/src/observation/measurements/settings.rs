@@ -6,10 +6,11 @@ use crate::shared::SharedState;
 use crate::transport::tls::TlsOptions;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
+use todana::EvictionGoal;
 use todana_protocol::memcached::DialectChoice;
 
 table! { SETTINGS, "Settings of the crawler",
-    "The other rows of `stats settings` are the options of the command line, by memcached's names.", |s, _r: ServerReadings|
+    "The other rows of `stats settings` are the options of the command line, by memcached's names.\n`io` (the interface in use, `uring` or `epoll`), `compress` and `evict_for` at the end exist only in\nTodana.", |s, _r: ServerReadings|
     "maxbytes" => s.memory.limit_bytes().unwrap_or(0);
     "maxconns" => s.options.limits.connections_max;
     "tcpport" => s.listening.tcp_port;
@@ -95,6 +96,12 @@ table! { SETTINGS, "Settings of the crawler",
     "memory_file" => path(s.options.databases.data.as_ref().map(|place| &*place.directory));
     "client_flags_size" => 4u64;
     "shutdown_command" => MeasurementValue::Flag(s.options.limits.shutdown_allowed);
+    "io" => if s.uses_rings { "uring" } else { "epoll" };
+    "compress" => if s.options.memory.stores_plain { "never" } else { "auto" };
+    "evict_for" => match s.options.memory.evict_for {
+        EvictionGoal::Objects => "objects",
+        EvictionGoal::Bytes => "bytes",
+    };
 }
 
 fn addresses(given: &[String]) -> String {
