@@ -1,9 +1,9 @@
 //! Evicts records of different sizes by their credit, in the way of GDSF (Cherkasova, HP Labs
-//! report HPL-98-69R1, 1998), applied to one bucket at a time.
+//! report HPL-98-69R1, 1998), applied to a few neighbouring buckets at a time.
 //!
 //! The credit of a record is its number of uses divided by its size. The record with the least
-//! credit of the bucket is evicted, and its credit is subtracted from that of all others, so that
-//! records that are not used any more lose theirs. A use renews the credit.
+//! credit of these buckets is evicted, and its credit is subtracted from that of all others, so
+//! that records that are not used any more lose theirs. A use renews the credit.
 //!
 //! A credit is stored in half octaves, so that 5 bits suffice: records of 185 KB and more have the
 //! least one. Differences between half octaves are rounded at random. The number of uses is also
@@ -67,7 +67,7 @@ pub(super) fn used(mark: UseMark, size: SizeOctaves, random: &mut Rng) -> UseMar
     fresh(uses + u8::from(doubles), true, size)
 }
 
-/// Returns the mark of a record after another one of the bucket was evicted, whose credit was not
+/// Returns the mark of a record after another one of these buckets was evicted, whose credit was not
 /// more.
 pub(super) fn after_eviction(mark: UseMark, evicted: UseMark, random: &mut Rng) -> UseMark {
     let ahead = mark.credit().saturating_sub(evicted.credit());

@@ -20,8 +20,9 @@
 //! Expired records are removed first, then records of the small queue that have an expiry.
 //!
 //! If the records of a shard have different sizes, those with the least credit are evicted instead
-//! (see `credit`), unless hits shall be counted in bytes. A bucket keeps the marks that it has
-//! until the hand visits it.
+//! (see `credit`), unless hits shall be counted in bytes. Large records are few in a bucket, so the
+//! records of some neighbouring buckets are compared. A bucket keeps the marks that it has until
+//! the hand visits it.
 
 use super::credit;
 use super::departures::DepartureCause;
@@ -35,6 +36,7 @@ use super::shard::{HashShard, RecordLocation};
 use super::uses::{NotedUse, UseKind};
 use crate::arena::{Arena, BlockHandle, BlockKind, CompactionEffort, MemoryNeed, NoRoom};
 use fastrand::Rng;
+use std::ops::Range;
 use todana_core::Expiry;
 
 /// The fraction of a bucket that the small queue may use: at first, at least and at most.
@@ -66,6 +68,11 @@ const CONVERSIONS_MAX: u64 = 2;
 
 /// The number of new records of a shard that are spared while their bucket has others.
 const NEWEST_SPARED: usize = 8;
+
+/// The number of records of which the one with the least credit is evicted, and the maximum number
+/// of buckets that have them.
+const COMPARED_RECORDS: usize = 32;
+const COMPARED_BUCKETS: usize = 8;
 
 /// The purpose of evictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -640,7 +647,7 @@ impl HashShard {
         for _ in 0..4 * buckets + 64 {
             if self.eviction.passed_records >= per_bucket && !self.directory.get(self.hand()).is_none() {
                 self.eviction.passed_records -= per_bucket;
-                let bucket = self.hand();
+                let bucket = self.with_least_credit(self.hand());
                 return self.evict_from(bucket);
             }
             self.eviction.hand = (self.hand() + 1) % buckets;
@@ -650,6 +657,63 @@ impl HashShard {
             self.prefetch_bucket((self.eviction.hand + 1) % buckets);
         }
         None
+    }
+
+    /// Returns the neighbours of a bucket, with the bucket: about `COMPARED_RECORDS` records, of
+    /// which those with the least credit are evicted.
+    fn neighbours(&self, bucket: usize) -> Range<usize> {
+        let buckets = self.directory.len();
+        let wanted = (COMPARED_RECORDS * buckets).div_ceil(self.records.max(1) as usize);
+        let count = wanted.next_power_of_two().min(COMPARED_BUCKETS);
+        let first = bucket / count * count;
+        first..(first + count).min(buckets)
+    }
+
+    /// Returns the neighbour of a bucket that has the record with the least credit. Returns the
+    /// bucket itself unless its records have credits.
+    fn with_least_credit(&self, bucket: usize) -> usize {
+        if self.eviction.form != MarkForm::Credits {
+            return bucket;
+        }
+        let neighbours = self.neighbours(bucket);
+        neighbours.clone().for_each(|near| self.prefetch_bucket(near));
+        let least = |near: usize| {
+            let (records, end) = self.credits(near)?;
+            let tail = BucketTail::read(self.bytes_of(near), end);
+            (0..records).map(|index| tail.mark(index).credit()).min()
+        };
+        let Some(here) = least(bucket) else { return bucket };
+        let others = neighbours.filter(|&near| near != bucket);
+        let found = others.filter_map(|near| Some((least(near)?, near))).min();
+        found.filter(|&(credit, _)| credit < here).map_or(bucket, |(_, near)| near)
+    }
+
+    /// Returns the number of records of a bucket and the offset at which they end, if they have
+    /// credits.
+    fn credits(&self, bucket: usize) -> Option<(usize, usize)> {
+        let bytes = self.bytes_of(bucket);
+        if bytes.is_empty() {
+            return None;
+        }
+        let (end, records) = group::measure(bytes, &self.address(bucket));
+        (BucketTail::read(bytes, end).marking == Marking::Credits).then_some((records, end))
+    }
+
+    /// Subtracts the credit of an evicted record from those of the neighbours of its bucket.
+    fn age_neighbours(&mut self, bucket: usize, evicted: UseMark) {
+        for near in self.neighbours(bucket).filter(|&near| near != bucket) {
+            let Some((records, end)) = self.credits(near) else { continue };
+            let handle = self.directory.get(near);
+            for index in 0..records {
+                let bytes = self.arena.bytes(handle);
+                let mark = BucketTail::read(bytes, end).mark(index);
+                let aged = credit::after_eviction(mark, evicted, &mut self.eviction.random);
+                if aged != mark {
+                    let (at, byte) = marked(bytes, end, index, aged);
+                    self.arena.write(handle, at, &[byte]);
+                }
+            }
+        }
     }
 
     fn hand(&self) -> usize {
@@ -773,6 +837,7 @@ impl HashShard {
             for other in slots {
                 other.mark = credit::after_eviction(other.mark, victim.mark, &mut self.eviction.random);
             }
+            self.age_neighbours(bucket, victim.mark);
         }
         victim
     }
