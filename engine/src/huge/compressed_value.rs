@@ -22,7 +22,7 @@ use todana_core::{LongBytes, SharedBytes};
 pub(super) const CHUNK_LEN: usize = 64 << 10;
 /// A value or a chunk is stored compressed if it becomes shorter by at least one of this number of
 /// parts.
-const GAIN_PARTS: usize = 8;
+const CHUNK_GAIN_PARTS: usize = 8;
 /// A value is compressed only if pieces of this length from its beginning, middle and end become
 /// shorter together. Otherwise it is noise, or the client has compressed it.
 const PROBE_LEN: usize = 4 << 10;
@@ -135,7 +135,7 @@ impl ChunkCompression {
                 }
             })
             .sum();
-        (probed <= 3 * (PROBE_LEN - PROBE_LEN / GAIN_PARTS)).then(|| ChunkCompression {
+        (probed <= 3 * (PROBE_LEN - PROBE_LEN / CHUNK_GAIN_PARTS)).then(|| ChunkCompression {
             value: CompressedValue {
                 // Memory is committed as it is filled. The remainder takes only addresses.
                 memory: ValueMemory::zeroed(plain.len()),
@@ -154,11 +154,11 @@ impl ChunkCompression {
         let value = &mut self.value;
         let piece = &plain[value.plain_range(value.ends.len())];
         // A frame is shorter than its chunk, by which `decode` recognises it.
-        let gain_min = (piece.len() / GAIN_PARTS).max(1);
+        let gain_min = (piece.len() / CHUNK_GAIN_PARTS).max(1);
         let gains = encode_chunk(piece, LEVEL, &mut self.frame) && self.frame.len() + gain_min <= piece.len();
         let stored = if gains { &self.frame[..] } else { piece };
         let (start, end) = (value.stored_len(), value.stored_len() + stored.len());
-        if end > value.len - value.len / GAIN_PARTS {
+        if end > value.len - value.len / CHUNK_GAIN_PARTS {
             return CompressionStep::Useless;
         }
         let bytes = end.next_multiple_of(SYSTEM_PAGE) + value.ends.capacity() * size_of::<u32>();

@@ -22,7 +22,7 @@ impl<'k> FromIterator<&'k [u8]> for AnnouncedKeys<'k> {
 }
 
 impl AnnouncedKeys<'_> {
-    /// Announces the keys. No database may have this number.
+    /// Announces the keys. `database` may be a number that no database has.
     #[inline]
     pub(crate) fn announce(&self, executor: &AnyExecutor, database: usize) {
         executor.prefetch_all(database, &self.keys[..self.len]);

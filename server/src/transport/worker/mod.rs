@@ -429,7 +429,7 @@ impl Worker {
     /// Returns true if the pending replies may be sent, because the writes that they acknowledge
     /// are durable. Otherwise parks the connection until the log advances. If the log has failed,
     /// replaces the replies by an error.
-    fn has_durable_changes(&mut self, index: usize) -> bool {
+    fn await_durable(&mut self, index: usize) -> bool {
         let pending_commits = &self.connections[index].durability.pending_commits;
         if pending_commits.is_empty() {
             return true;
@@ -439,13 +439,13 @@ impl Worker {
         let not_durable =
             || self.awaited(pending_commits).filter(|&(durability, point)| !durability.is_durable(point));
         let is_done = || not_durable().next().is_none() && is_confirmed();
-        let has_durable_changes = is_done() || {
+        let is_durable = is_done() || {
             self.shared.wake_queues.awaits_log(self.number);
             // The log may have advanced after the first check, before this worker registered for a
             // wake-up.
             is_done()
         };
-        if has_durable_changes {
+        if is_durable {
             self.connections[index].durability.clear_commits();
             return true;
         }
@@ -499,7 +499,7 @@ impl Worker {
     /// Returns true if a connection may make more changes although its earlier ones are not
     /// acknowledged yet. Returns false while too many changes wait in memory for the log, and parks
     /// the connection. Nothing else would slow down a client that requests no replies.
-    fn may_change_more(&mut self, index: usize) -> bool {
+    fn await_room_in_log(&mut self, index: usize) -> bool {
         let pending_commits = &self.connections[index].durability.pending_commits;
         // If the log cannot be written, it accepts no more changes anyway.
         let is_held_up =
@@ -518,7 +518,7 @@ impl Worker {
     /// Returns true if memory has space for more changes before the next checkpoint. Otherwise
     /// parks the connection until a checkpoint is complete. If no checkpoint is possible, the
     /// database refuses changes and still serves reads.
-    fn has_checkpoint_room(&mut self, index: usize) -> bool {
+    fn await_checkpoint_room(&mut self, index: usize) -> bool {
         let changed = self.connections[index].durability.changed;
         let is_changed = |number: usize| changed >> number.min(LAST_BIT) & 1 == 1;
         let crowded = || {
@@ -558,7 +558,7 @@ impl Worker {
             return Ok(());
         }
         if !self.connections[index].durability.pending_commits.is_empty() {
-            if !self.has_durable_changes(index) {
+            if !self.await_durable(index) {
                 self.connections[index].pending = Some(Box::new(std::mem::take(&mut self.output)));
                 return Ok(());
             }
@@ -762,9 +762,9 @@ impl Worker {
         }
         if !connection.durability.pending_commits.is_empty() {
             let may_continue = if connection.pending.is_some() {
-                self.has_durable_changes(index)
+                self.await_durable(index)
             } else {
-                self.may_change_more(index)
+                self.await_room_in_log(index)
             };
             if !may_continue {
                 return Ok(());
@@ -788,7 +788,7 @@ impl Worker {
         if is_over || connection.session.is_waiting() {
             return Ok(());
         }
-        if connection.durability.changed != 0 && !self.has_checkpoint_room(index) {
+        if connection.durability.changed != 0 && !self.await_checkpoint_room(index) {
             // The connection is parked.
             return Ok(());
         }
@@ -799,7 +799,7 @@ impl Worker {
         self.await_changes(index);
         let next = next?;
         self.send(index)?;
-        if self.connections[index].pending.is_some() || !self.may_change_more(index) {
+        if self.connections[index].pending.is_some() || !self.await_room_in_log(index) {
             return Ok(());
         }
         let connection = &mut self.connections[index];
