@@ -28,8 +28,8 @@ mod value_list;
 pub use checkpointed::CheckpointedEngine;
 pub use durable::{ContentsToken, DiskUsage, DurableEngine, FrozenContent, FrozenFile, FrozenKind};
 pub use engine::{
-    Action, BoundedEngine, EncodingStatus, Engine, EngineStatus, IndexStatus, MemoryLimit, RecordSample,
-    SampledRecord, ScanOrder, ScanPosition, SizeClass, SweepAim, SweepProgress, SweepableEngine, ValueBuffer,
+    Action, BoundedEngine, EncodingStatus, Engine, EngineStatus, IndexStatus, MemoryLimit, RecordLoad,
+    RecordSample, SampledRecord, ScanOrder, ScanPosition, SizeClass, SweepAim, SweepProgress, SweepableEngine, ValueBuffer,
     Visitor, WhenFull,
 };
 pub use error::{Error, ErrorKind, Result};

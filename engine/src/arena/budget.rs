@@ -1,7 +1,7 @@
 //! Defines the memory budget that all shards of an engine share: the limit, and the amount in use.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use todana_core::{MemoryLimit, UnixSeconds, WhenFull};
+use todana_core::{MemoryLimit, RecordLoad, UnixSeconds, WhenFull};
 
 /// The purpose of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,9 @@ pub(crate) enum MemoryNeed {
 /// own amounts.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
+    /// The limit that applies. It is higher than the one that was set while it is raised.
     limit: AtomicU64,
+    configured_limit: AtomicU64,
     committed: AtomicU64,
     /// The committed bytes of values that are still being received.
     unfinished: AtomicU64,
@@ -35,6 +37,25 @@ pub(crate) struct MemoryBudget {
     attention_mask: AtomicU32,
 }
 
+/// The reason why the records of a load must be compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoadPressure {
+    None,
+    /// Not all records of the load will fit as they are.
+    Expected,
+    /// The limit would soon be reached.
+    NearLimit,
+}
+
+/// The number of bytes that other threads may load while one compresses records.
+const LOADED_MAX: u64 = 4 << 20;
+/// If not all records of a load will fit, this number of bytes is loaded before encodings are
+/// trained: enough for samples, and little to recode.
+const LOADED_FIRST: u64 = 16 << 20;
+/// During a load, long values are compressed when they have grown by one of this number of parts of
+/// the limit.
+pub(crate) const LOAD_STEP_PARTS: u64 = 128;
+
 /// The memory that the directories for an image may take before any of its records have arrived.
 const PREPARED_MIN: u64 = 64 << 20;
 
@@ -42,6 +63,7 @@ impl MemoryBudget {
     pub(crate) fn new(limit: MemoryLimit) -> MemoryBudget {
         let budget = MemoryBudget {
             limit: AtomicU64::new(0),
+            configured_limit: AtomicU64::new(0),
             committed: AtomicU64::new(0),
             unfinished: AtomicU64::new(0),
             prepared: AtomicU64::new(0),
@@ -56,7 +78,9 @@ impl MemoryBudget {
     }
 
     pub(crate) fn set_limit(&self, limit: MemoryLimit) {
-        self.limit.store(limit.bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
+        let bytes = limit.bytes.unwrap_or(u64::MAX);
+        self.limit.store(bytes, Ordering::Relaxed);
+        self.configured_limit.store(bytes, Ordering::Relaxed);
         self.refuse.store(limit.when_full == WhenFull::Refuse, Ordering::Relaxed);
         if limit.bytes.is_none() || self.refuses() {
             self.notes_uses.store(false, Ordering::Relaxed);
@@ -64,6 +88,11 @@ impl MemoryBudget {
         // A concurrent reduction of the sample may have stored an old mask. `set_limit` is called
         // regularly and corrects it.
         self.update_attention_mask();
+    }
+
+    /// Raises the limit until another one is set.
+    pub(crate) fn raise_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
     }
 
     /// Returns true if reads of this key are noted, because records may be evicted or because the
@@ -99,7 +128,7 @@ impl MemoryBudget {
     }
 
     pub(crate) fn limit(&self) -> MemoryLimit {
-        let limit = self.limit.load(Ordering::Relaxed);
+        let limit = self.configured_limit.load(Ordering::Relaxed);
         MemoryLimit {
             bytes: (limit != u64::MAX).then_some(limit),
             when_full: if self.refuses() { WhenFull::Refuse } else { WhenFull::Evict },
@@ -223,6 +252,23 @@ impl MemoryBudget {
     #[inline]
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         self.committed().saturating_add(bytes) <= self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Returns how much the records of a load need to be compressed.
+    pub(crate) fn load_pressure(&self, load: RecordLoad) -> LoadPressure {
+        let limit = self.configured_limit.load(Ordering::Relaxed);
+        let committed = self.committed();
+        // The last 64th is that of `is_tight`, and each round of compression needs some bytes.
+        let reserve = limit / 64 + limit / LOAD_STEP_PARTS + LOADED_MAX.min(limit / 4);
+        if limit == u64::MAX {
+            LoadPressure::None
+        } else if committed.saturating_add(load.next_bytes) > limit - reserve {
+            LoadPressure::NearLimit
+        } else if load.all_bytes > limit && committed > LOADED_FIRST.min(limit / 4) {
+            LoadPressure::Expected
+        } else {
+            LoadPressure::None
+        }
     }
 
     /// Returns true if memory is scarce: if less than the last 64th of the limit is free. New

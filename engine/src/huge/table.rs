@@ -150,6 +150,11 @@ impl HugeTable {
         self.bytes
     }
 
+    /// Returns the number of bytes of keys and of values that are not compressed.
+    pub(super) fn plain_bytes(&self) -> usize {
+        self.bytes - self.compressed.stored as usize
+    }
+
     /// Adds the compressed values to the status of the engine.
     pub(crate) fn add_to(&self, status: &mut EncodingStatus) {
         status.compressed_values += self.compressed.values;

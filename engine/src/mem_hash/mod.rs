@@ -43,7 +43,7 @@ mod uses;
 
 pub(crate) use sample::thinner;
 
-use crate::arena::{MemoryBudget, NoRoom};
+use crate::arena::{LoadPressure, MemoryBudget, NoRoom};
 use crate::huge::{
     self, DecompressedValue, HugeTable, HugeTables, LongValueCompression, TRIES, memory_full_error,
 };
@@ -63,7 +63,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use todana_core::{
     BoundedEngine, EncodingStatus, Engine, EngineStatus, Error, ErrorKind, ImagedEngine, MemoryLimit, Record,
-    RecordSample, Result, ScanOrder, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds, ValueBuffer,
+    RecordLoad, RecordSample, Result, ScanOrder, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds, ValueBuffer,
     Visitor, WhenFull,
 };
 
@@ -605,6 +605,28 @@ impl BoundedEngine for MemHash {
 
     fn limit(&self) -> MemoryLimit {
         self.budget.limit()
+    }
+
+    fn raise_limit(&self, bytes: u64) {
+        self.budget.raise_limit(bytes);
+    }
+
+    fn compress_for_load(&self, load: RecordLoad) {
+        let pressure = self.budget.load_pressure(load);
+        if pressure == LoadPressure::None {
+            return;
+        }
+        self.recode_for_load(pressure == LoadPressure::NearLimit);
+        let is_near_limit = || self.budget.load_pressure(load) == LoadPressure::NearLimit;
+        if is_near_limit() {
+            self.long_values.compress_for_load(self);
+        }
+        // Once records are evicted, sparse memory is compacted together with that.
+        if !self.budget.notes_uses() {
+            for shard in &self.shards {
+                while is_near_limit() && MemHash::lock_exclusive(&shard.0).compact_sparse() {}
+            }
+        }
     }
 
     fn is_near_limit(&self) -> bool {

@@ -24,6 +24,9 @@ use todana_core::{EncodingStatus, decimal};
 const FIRST_BYTES: u64 = 2 << 20;
 /// Training is repeated when the records take this many times as many bytes.
 const GROWTH: u64 = 8;
+/// While records are loaded and memory is nearly full, training is repeated when there are this many
+/// times fewer bytes.
+const EARLIER: u64 = 4;
 /// Training is repeated when the ratio of the stored to the plain size of written records has grown
 /// by this factor. The ratio is computed after this many bytes.
 const DRIFT: f64 = 1.1;
@@ -126,10 +129,29 @@ impl MemHash {
         }
         // Another thread that does a step suffices.
         let Some(mut state) = self.recoding.state.try_lock() else { return false };
-        let state = &mut *state;
+        self.take_recoding_step(&mut state, rests, false)
+    }
+
+    /// Trains encodings and stores all records with them, if that is due. `is_near_limit` states
+    /// that it is due earlier, because there is hardly any memory for more records. Other threads
+    /// that call this method wait meanwhile. Returns true if anything was done.
+    pub(super) fn recode_for_load(&self, is_near_limit: bool) -> bool {
+        if !self.recoding.is_on {
+            return false;
+        }
+        let mut state = self.recoding.state.lock();
+        let mut is_changed = false;
+        while self.take_recoding_step(&mut state, false, is_near_limit) {
+            is_changed = true;
+        }
+        is_changed
+    }
+
+    /// Does a step. Returns true if another one is due at once.
+    fn take_recoding_step(&self, state: &mut RecodingState, rests: bool, is_near_limit: bool) -> bool {
         state.stage = match std::mem::replace(&mut state.stage, RecodingStage::Waiting) {
             RecodingStage::Waiting => {
-                if !self.is_due(state) {
+                if !self.is_due(state, is_near_limit) {
                     return false;
                 }
                 RecodingStage::Sampling(RecordSamples { place: state.sampled_to, ..RecordSamples::default() })
@@ -187,13 +209,13 @@ impl MemHash {
     }
 
     /// Returns true if encodings should be trained.
-    fn is_due(&self, state: &mut RecodingState) -> bool {
+    fn is_due(&self, state: &mut RecodingState, is_near_limit: bool) -> bool {
         // Training would take a considerable part of a small memory.
         if self.budget.limit().bytes.is_some_and(|limit| limit < LIMIT_MIN) {
             return false;
         }
         let stored = self.stored_bytes();
-        if stored >= state.due_at {
+        if stored >= if is_near_limit { state.due_at / EARLIER } else { state.due_at } {
             return true;
         }
         let written = self.written();
