@@ -55,6 +55,8 @@ struct RecodingState {
     stage: RecodingStage,
     /// The number of bytes of all records from which on there is something to do.
     due_at: u64,
+    /// True during a load that has filled memory, so that there is something to do earlier.
+    is_near_limit: bool,
     /// The position at which the next sample begins.
     sampled_to: u64,
     /// Recoding rests until this time.
@@ -101,6 +103,7 @@ impl Recoding {
         let state = RecodingState {
             stage: RecodingStage::Waiting,
             due_at: FIRST_BYTES,
+            is_near_limit: false,
             sampled_to: 0,
             rests_until: None,
             written: WrittenBytes::default(),
@@ -129,29 +132,27 @@ impl MemHash {
         }
         // Another thread that does a step suffices.
         let Some(mut state) = self.recoding.state.try_lock() else { return false };
-        self.take_recoding_step(&mut state, rests, false)
+        self.take_recoding_step(&mut state, rests)
     }
 
     /// Trains encodings and stores all records with them, if that is due. `is_near_limit` states
     /// that it is due earlier, because there is hardly any memory for more records. Other threads
-    /// that call this method wait meanwhile. Returns true if anything was done.
-    pub(super) fn recode_for_load(&self, is_near_limit: bool) -> bool {
+    /// that call this method wait meanwhile.
+    pub(super) fn recode_for_load(&self, is_near_limit: bool) {
         if !self.recoding.is_on {
-            return false;
+            return;
         }
         let mut state = self.recoding.state.lock();
-        let mut is_changed = false;
-        while self.take_recoding_step(&mut state, false, is_near_limit) {
-            is_changed = true;
-        }
-        is_changed
+        state.is_near_limit = is_near_limit;
+        while self.take_recoding_step(&mut state, false) {}
+        state.is_near_limit = false;
     }
 
     /// Does a step. Returns true if another one is due at once.
-    fn take_recoding_step(&self, state: &mut RecodingState, rests: bool, is_near_limit: bool) -> bool {
+    fn take_recoding_step(&self, state: &mut RecodingState, rests: bool) -> bool {
         state.stage = match std::mem::replace(&mut state.stage, RecodingStage::Waiting) {
             RecodingStage::Waiting => {
-                if !self.is_due(state, is_near_limit) {
+                if !self.is_due(state) {
                     return false;
                 }
                 RecodingStage::Sampling(RecordSamples { place: state.sampled_to, ..RecordSamples::default() })
@@ -209,13 +210,13 @@ impl MemHash {
     }
 
     /// Returns true if encodings should be trained.
-    fn is_due(&self, state: &mut RecodingState, is_near_limit: bool) -> bool {
+    fn is_due(&self, state: &mut RecodingState) -> bool {
         // Training would take a considerable part of a small memory.
         if self.budget.limit().bytes.is_some_and(|limit| limit < LIMIT_MIN) {
             return false;
         }
         let stored = self.stored_bytes();
-        if stored >= if is_near_limit { state.due_at / EARLIER } else { state.due_at } {
+        if stored >= if state.is_near_limit { state.due_at / EARLIER } else { state.due_at } {
             return true;
         }
         let written = self.written();
