@@ -29,8 +29,8 @@ pub use checkpointed::CheckpointedEngine;
 pub use durable::{ContentsToken, DiskUsage, DurableEngine, FrozenContent, FrozenFile, FrozenKind};
 pub use engine::{
     Action, BoundedEngine, EncodingStatus, Engine, EngineStatus, IndexStatus, MemoryLimit, RecordLoad,
-    RecordSample, SampledRecord, ScanOrder, ScanPosition, SizeClass, SweepAim, SweepProgress, SweepableEngine, ValueBuffer,
-    Visitor, WhenFull,
+    RecordSample, SampledRecord, ScanOrder, ScanPosition, SizeClass, SweepAim, SweepProgress,
+    SweepableEngine, ValueBuffer, Visitor, WhenFull,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use image::{CopiedBuckets, ImageForm, ImagedEngine};

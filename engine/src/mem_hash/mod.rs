@@ -63,8 +63,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use todana_core::{
     BoundedEngine, EncodingStatus, Engine, EngineStatus, Error, ErrorKind, ImagedEngine, MemoryLimit, Record,
-    RecordLoad, RecordSample, Result, ScanOrder, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds, ValueBuffer,
-    Visitor, WhenFull,
+    RecordLoad, RecordSample, Result, ScanOrder, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds,
+    ValueBuffer, Visitor, WhenFull,
 };
 
 /// The options of a [`MemHash`].

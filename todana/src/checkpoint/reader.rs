@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
-use todana_core::{Attributes, Error, ErrorKind, ImageForm, LONG_VALUE_LEN, Record, RecordLoad, ScanOrder, SharedBytes};
+use todana_core::{
+    Attributes, Error, ErrorKind, ImageForm, LONG_VALUE_LEN, Record, RecordLoad, ScanOrder, SharedBytes,
+};
 use todana_engine::read_bucket_block;
 
 /// The longest key and the longest value.
@@ -25,7 +27,7 @@ const VALUE_LEN_MAX: usize = 1 << 30;
 const THREADS_MAX: usize = 8;
 /// The number of records that are loaded together.
 const GROUP_LEN: usize = 16;
-/// The length up to which a long value is compressed, or a longer one is rare.
+/// Longer values are rare, so it is unlikely that several threads load one at the same time.
 const LONG_LEN_TYPICAL: usize = 1 << 20;
 /// How often the progress is reported.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);

@@ -109,7 +109,7 @@ impl Database {
     /// Lets the engine compress its records before the next part of a load, if they would not fit
     /// otherwise. Every load must do this, because the records may have been in memory only in
     /// their compressed form.
-    pub(crate) fn compress_for_load(&self, load: RecordLoad) {
+    pub fn compress_for_load(&self, load: RecordLoad) {
         if let Some(engine) = self.engine.bounded() {
             engine.compress_for_load(load);
         }
