@@ -52,8 +52,8 @@ const LOADED_MAX: u64 = 4 << 20;
 /// If not all records of a load will fit, this number of bytes is loaded before encodings are
 /// trained: enough for samples, and little to recode.
 const LOADED_FIRST: u64 = 16 << 20;
-/// During a load, long values are compressed when they have grown by one of this number of parts of
-/// the limit.
+/// During a load, long values are compressed again, and memory is compacted again, when there are
+/// this many more bytes: one of this number of parts of the limit.
 pub(crate) const LOAD_STEP_PARTS: u64 = 128;
 
 /// The memory that the directories for an image may take before any of its records have arrived.
@@ -258,7 +258,7 @@ impl MemoryBudget {
     pub(crate) fn load_pressure(&self, load: RecordLoad) -> LoadPressure {
         let limit = self.configured_limit.load(Ordering::Relaxed);
         let committed = self.committed();
-        // The last 64th is that of `is_tight`, and each round of compression needs some bytes.
+        // The last 64th is that of `is_tight`.
         let reserve = limit / 64 + limit / LOAD_STEP_PARTS + LOADED_MAX.min(limit / 4);
         if limit == u64::MAX {
             LoadPressure::None

@@ -56,8 +56,8 @@ struct CompressionRound {
     index: u32,
     job: Option<ValueJob>,
     rests_until: Option<Instant>,
-    /// The plain bytes that a load has left.
-    left_by_load: usize,
+    /// The bytes that had been added at the last round for a load.
+    added_at_load: u64,
 }
 
 /// The work on one value.
@@ -109,31 +109,26 @@ impl LongValueCompression {
         }
     }
 
-    /// Compresses all values that are not being read, if they have grown considerably since the
-    /// last call. Other threads that call this method wait meanwhile.
+    /// Compresses all values that are not being read, if many were added since the last round. Other
+    /// threads that call this method wait meanwhile.
     pub(crate) fn compress_for_load(&self, tables: &dyn HugeTables) {
         if !self.is_on {
             return;
         }
         let mut state = self.state.lock();
-        let plain_bytes = || {
-            let mut sum = 0;
-            (0..tables.table_count()).for_each(|table| {
-                tables.view_table(table, &mut |table| sum += table.plain_bytes());
-            });
-            sum
-        };
-        let plain = plain_bytes();
-        // Some values do not become shorter, so that they are left.
-        state.left_by_load = state.left_by_load.min(plain);
+        let mut added = 0;
+        (0..tables.table_count()).for_each(|table| {
+            tables.view_table(table, &mut |table| added += table.added_bytes());
+        });
         let step = self.budget.limit().bytes.map_or(0, |limit| limit / LOAD_STEP_PARTS);
-        if ((plain - state.left_by_load) as u64) <= step {
+        // A clear resets the sum.
+        if added.abs_diff(state.added_at_load) <= step {
             return;
         }
+        state.added_at_load = added;
         while self.advance(&mut state, tables, 0) {}
         state.begin(Instant::now());
         while self.advance(&mut state, tables, 0) {}
-        state.left_by_load = plain_bytes();
     }
 
     /// Returns the number of rounds without a use after which a value is compressed.
