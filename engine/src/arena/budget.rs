@@ -25,6 +25,8 @@ pub(crate) struct MemoryBudget {
     unfinished: AtomicU64,
     /// The committed bytes of directories that were prepared for an image that is being loaded.
     prepared: AtomicU64,
+    /// The committed bytes at the last check for a load.
+    load_checked_at: AtomicU64,
     refuse: AtomicBool,
     /// True if memory has been scarce since the limit was set, so that records may be evicted.
     notes_uses: AtomicBool,
@@ -41,7 +43,7 @@ pub(crate) struct MemoryBudget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadPressure {
     None,
-    /// Not all records of the load will fit as they are.
+    /// Not all records of a load will fit as they are.
     Expected,
     /// The limit would soon be reached.
     NearLimit,
@@ -49,6 +51,8 @@ pub(crate) enum LoadPressure {
 
 /// The number of bytes that other threads may load while one compresses records.
 const LOADED_MAX: u64 = 4 << 20;
+/// The number of bytes after which a load is checked again. A check locks all shards.
+const LOAD_CHECK: u64 = 64 << 10;
 /// If not all records of a load will fit, this number of bytes is loaded before encodings are
 /// trained: enough for samples, and little to recode.
 const LOADED_FIRST: u64 = 16 << 20;
@@ -67,6 +71,7 @@ impl MemoryBudget {
             committed: AtomicU64::new(0),
             unfinished: AtomicU64::new(0),
             prepared: AtomicU64::new(0),
+            load_checked_at: AtomicU64::new(0),
             refuse: AtomicBool::new(false),
             notes_uses: AtomicBool::new(false),
             now: AtomicU64::new(0),
@@ -252,6 +257,17 @@ impl MemoryBudget {
     #[inline]
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         self.committed().saturating_add(bytes) <= self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Returns how much the records of a load need to be compressed before the next part. Returns
+    /// `None` if little has changed since the last check.
+    pub(crate) fn pressure_of_part(&self, load: RecordLoad) -> LoadPressure {
+        let (committed, checked_at) = (self.committed(), self.load_checked_at.load(Ordering::Relaxed));
+        if committed.abs_diff(checked_at) < LOAD_CHECK && load.next_bytes < LOAD_CHECK {
+            return LoadPressure::None;
+        }
+        self.load_checked_at.store(committed, Ordering::Relaxed);
+        self.load_pressure(load)
     }
 
     /// Returns how much the records of a load need to be compressed.

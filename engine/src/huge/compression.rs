@@ -109,8 +109,8 @@ impl LongValueCompression {
         }
     }
 
-    /// Compresses all values that are not being read, if many were added since the last round. Other
-    /// threads that call this method wait meanwhile.
+    /// Compresses all values that are not being read, if many were added since the last call.
+    /// Other threads that call this method wait meanwhile.
     pub(crate) fn compress_for_load(&self, tables: &dyn HugeTables) {
         if !self.is_on {
             return;

@@ -616,7 +616,7 @@ impl BoundedEngine for MemHash {
     }
 
     fn compress_for_load(&self, load: RecordLoad) {
-        let pressure = self.budget.load_pressure(load);
+        let pressure = self.budget.pressure_of_part(load);
         if pressure == LoadPressure::None {
             return;
         }

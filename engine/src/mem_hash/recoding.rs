@@ -24,8 +24,8 @@ use todana_core::{EncodingStatus, decimal};
 const FIRST_BYTES: u64 = 2 << 20;
 /// Training is repeated when the records take this many times as many bytes.
 const GROWTH: u64 = 8;
-/// While records are loaded and memory is nearly full, training is repeated when there are this many
-/// times fewer bytes.
+/// While a load has nearly filled memory, training is repeated when there are this many times fewer
+/// bytes.
 const EARLIER: u64 = 4;
 /// Training is repeated when the ratio of the stored to the plain size of written records has grown
 /// by this factor. The ratio is computed after this many bytes.

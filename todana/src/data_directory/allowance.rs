@@ -47,7 +47,7 @@ impl RaisedMemoryLimit<'_> {
         let engine = database.engine();
         let excess = || engine.status().committed_bytes.saturating_sub(self.bytes);
         if excess() > 0 {
-            database.compress_for_load(RecordLoad::default());
+            database.compress_for_load(RecordLoad { next_bytes: excess(), ..RecordLoad::default() });
         }
         if excess() > 0
             && let Some(perishable) = engine.sweepable()
