@@ -480,13 +480,33 @@ pub struct MemoryLimit {
     pub when_full: WhenFull,
 }
 
+/// Describes the records that are about to be loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordLoad {
+    /// The plain size of all records of the load, as far as it is known.
+    pub all_bytes: u64,
+    /// The plain size of the part that comes next, and of those that other threads load meanwhile,
+    /// unless they have less than 256 KiB each.
+    pub next_bytes: u64,
+}
+
 /// An engine that can obey a memory limit.
 pub trait BoundedEngine {
     /// Sets the limit. If the new limit is lower, `maintain` shrinks the engine step by step.
     fn set_limit(&self, limit: MemoryLimit);
 
-    /// Returns the current limit.
+    /// Returns the limit that was set, even while it is raised.
     fn limit(&self) -> MemoryLimit;
+
+    /// Raises the limit to this number of bytes, until `set_limit` is called.
+    fn raise_limit(&self, bytes: u64);
+
+    /// Stores the records in fewer bytes, if the engine can do so and they would not fit into the
+    /// limit otherwise. Does at once what `maintain` does with long rests. Returns soon if there is
+    /// nothing to do. A caller that loads many records, on several threads perhaps, must call this
+    /// method before each part of them, so that no record is evicted or refused that has fitted
+    /// before.
+    fn compress_for_load(&self, load: RecordLoad);
 
     /// Returns true if memory use is near the limit, so that the memory for a new record must come
     /// from another record.

@@ -28,7 +28,9 @@ mod value_list;
 pub use checkpointed::CheckpointedEngine;
 pub use durable::{ContentsToken, DiskUsage, DurableEngine, FrozenContent, FrozenFile, FrozenKind};
 pub use engine::{
-    Action, BoundedEngine, EncodingStatus, Engine, EngineStatus, IndexStatus, MemoryLimit, RecordRead,
+    Action, BoundedEngine, EncodingStatus, Engine, EngineStatus, IndexStatus, MemoryLimit, RecordLoad,
+    RecordRead, RecordSample, SampledRecord, ScanOrder, ScanPosition, SizeClass, SweepAim, SweepProgress,
+    SweepableEngine, ValueBuffer, Visitor, WhenFull,
     RecordSample, SampledRecord, ScanOrder, ScanPosition, SizeClass, SweepAim, SweepProgress,
     SweepableEngine, ValueBuffer, Visitor, WhenFull,
 };

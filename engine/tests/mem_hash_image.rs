@@ -161,6 +161,31 @@ fn exercise(hash: &MemHash) {
     assert_eq!((status.records, status.live_bytes), (0, 0));
 }
 
+/// Adopted buckets once stayed plain until maintenance reached them, and memory was full before.
+#[test]
+fn adopted_buckets_are_encoded_at_once() {
+    let donor = hash(4, Some(5));
+    fill(&donor, 4000);
+    for n in 0..20_000u32 {
+        let value = format!(r#"{{"id":{n},"name":"Amara","country":"Kenya","language":"en"}}"#);
+        put(&donor, format!("user:{n}:profile").as_bytes(), Record::new(value.as_bytes(), attributes(n)));
+    }
+    let expected = records(&donor);
+    let image = image(&donor, &|_| false, &mut |_| ());
+    donor.recode();
+    while donor.maintain() {}
+    let encoded = donor.status();
+    assert!(encoded.encoding.dictionaries > 0 && encoded.encoding.key_shapes > 0, "{encoded:?}");
+    // The encodings stay.
+    donor.clear(&mut || ()).unwrap();
+    let noted = load(&donor, &image);
+    assert!(!noted.is_empty());
+    assert!(records(&donor) == expected);
+    let adopted = donor.status();
+    assert!(adopted.live_bytes < encoded.live_bytes + encoded.live_bytes / 50, "{adopted:?} {encoded:?}");
+    exercise(&donor);
+}
+
 /// The size of the directory in an image of a few bytes once let the hash exceed its memory limit.
 #[test]
 fn directory_of_an_image_respects_memory_limit() {

@@ -308,6 +308,8 @@ impl Server {
         let pages = if loads { self.start_pages() } else { Ok(()) };
         let outcome = pages.and_then(|()| self.load_databases(progress));
         self.shared.lifecycle.set_loaded(outcome.is_ok());
+        // The memory that only the load needed must not be taken from the records.
+        todana_engine::trim_allocator();
         self.shared.measure_memory();
         outcome
     }

@@ -1,7 +1,7 @@
 //! Defines the memory budget that all shards of an engine share: the limit, and the amount in use.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use todana_core::{MemoryLimit, UnixSeconds, WhenFull};
+use todana_core::{MemoryLimit, RecordLoad, UnixSeconds, WhenFull};
 
 /// The purpose of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +17,16 @@ pub(crate) enum MemoryNeed {
 /// own amounts.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
+    /// The limit that applies. It is higher than the one that was set while it is raised.
     limit: AtomicU64,
+    configured_limit: AtomicU64,
     committed: AtomicU64,
     /// The committed bytes of values that are still being received.
     unfinished: AtomicU64,
     /// The committed bytes of directories that were prepared for an image that is being loaded.
     prepared: AtomicU64,
+    /// The committed bytes at the last check for a load.
+    load_checked_at: AtomicU64,
     refuse: AtomicBool,
     /// True if memory has been scarce since the limit was set, so that records may be evicted.
     notes_uses: AtomicBool,
@@ -35,6 +39,27 @@ pub(crate) struct MemoryBudget {
     attention_mask: AtomicU32,
 }
 
+/// The reason why the records of a load must be compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoadPressure {
+    None,
+    /// Not all records of a load will fit as they are.
+    Expected,
+    /// The limit would soon be reached.
+    NearLimit,
+}
+
+/// The number of bytes that other threads may load while one compresses records.
+const LOADED_MAX: u64 = 4 << 20;
+/// The number of bytes after which a load is checked again. A check locks all shards.
+const LOAD_CHECK: u64 = 64 << 10;
+/// If not all records of a load will fit, this number of bytes is loaded before encodings are
+/// trained: enough for samples, and little to recode.
+const LOADED_FIRST: u64 = 16 << 20;
+/// During a load, long values are compressed again, and memory is compacted again, when there are
+/// this many more bytes: one of this number of parts of the limit.
+pub(crate) const LOAD_STEP_PARTS: u64 = 128;
+
 /// The memory that the directories for an image may take before any of its records have arrived.
 const PREPARED_MIN: u64 = 64 << 20;
 
@@ -42,9 +67,11 @@ impl MemoryBudget {
     pub(crate) fn new(limit: MemoryLimit) -> MemoryBudget {
         let budget = MemoryBudget {
             limit: AtomicU64::new(0),
+            configured_limit: AtomicU64::new(0),
             committed: AtomicU64::new(0),
             unfinished: AtomicU64::new(0),
             prepared: AtomicU64::new(0),
+            load_checked_at: AtomicU64::new(0),
             refuse: AtomicBool::new(false),
             notes_uses: AtomicBool::new(false),
             now: AtomicU64::new(0),
@@ -56,7 +83,9 @@ impl MemoryBudget {
     }
 
     pub(crate) fn set_limit(&self, limit: MemoryLimit) {
-        self.limit.store(limit.bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
+        let bytes = limit.bytes.unwrap_or(u64::MAX);
+        self.limit.store(bytes, Ordering::Relaxed);
+        self.configured_limit.store(bytes, Ordering::Relaxed);
         self.refuse.store(limit.when_full == WhenFull::Refuse, Ordering::Relaxed);
         if limit.bytes.is_none() || self.refuses() {
             self.notes_uses.store(false, Ordering::Relaxed);
@@ -64,6 +93,11 @@ impl MemoryBudget {
         // A concurrent reduction of the sample may have stored an old mask. `set_limit` is called
         // regularly and corrects it.
         self.update_attention_mask();
+    }
+
+    /// Raises the limit until another one is set.
+    pub(crate) fn raise_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
     }
 
     /// Returns true if reads of this key are noted, because records may be evicted or because the
@@ -99,7 +133,7 @@ impl MemoryBudget {
     }
 
     pub(crate) fn limit(&self) -> MemoryLimit {
-        let limit = self.limit.load(Ordering::Relaxed);
+        let limit = self.configured_limit.load(Ordering::Relaxed);
         MemoryLimit {
             bytes: (limit != u64::MAX).then_some(limit),
             when_full: if self.refuses() { WhenFull::Refuse } else { WhenFull::Evict },
@@ -223,6 +257,34 @@ impl MemoryBudget {
     #[inline]
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         self.committed().saturating_add(bytes) <= self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Returns how much the records of a load need to be compressed before the next part. Returns
+    /// `None` if little has changed since the last check.
+    pub(crate) fn pressure_of_part(&self, load: RecordLoad) -> LoadPressure {
+        let (committed, checked_at) = (self.committed(), self.load_checked_at.load(Ordering::Relaxed));
+        if committed.abs_diff(checked_at) < LOAD_CHECK && load.next_bytes < LOAD_CHECK {
+            return LoadPressure::None;
+        }
+        self.load_checked_at.store(committed, Ordering::Relaxed);
+        self.load_pressure(load)
+    }
+
+    /// Returns how much the records of a load need to be compressed.
+    pub(crate) fn load_pressure(&self, load: RecordLoad) -> LoadPressure {
+        let limit = self.configured_limit.load(Ordering::Relaxed);
+        let committed = self.committed();
+        // The last 64th is that of `is_tight`.
+        let reserve = limit / 64 + limit / LOAD_STEP_PARTS + LOADED_MAX.min(limit / 4);
+        if limit == u64::MAX {
+            LoadPressure::None
+        } else if committed.saturating_add(load.next_bytes) > limit - reserve {
+            LoadPressure::NearLimit
+        } else if load.all_bytes > limit && committed > LOADED_FIRST.min(limit / 4) {
+            LoadPressure::Expected
+        } else {
+            LoadPressure::None
+        }
     }
 
     /// Returns true if memory is scarce: if less than the last 64th of the limit is free. New

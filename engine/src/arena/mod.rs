@@ -19,7 +19,7 @@ mod budget;
 mod heap;
 mod pages;
 
-pub(crate) use budget::{MemoryBudget, MemoryNeed};
+pub(crate) use budget::{LOAD_STEP_PARTS, LoadPressure, MemoryBudget, MemoryNeed};
 pub(crate) use heap::BlockKind;
 
 use crate::raw::{MemoryMapping, SYSTEM_PAGE};

@@ -11,7 +11,7 @@
 use super::compressed_value::{ChunkCompression, ChunkDecompression, CompressionStep};
 use super::stand_in;
 use super::table::{HugeTable, ValueWork, WorkSearch};
-use crate::arena::MemoryBudget;
+use crate::arena::{LOAD_STEP_PARTS, MemoryBudget};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,6 +56,8 @@ struct CompressionRound {
     index: u32,
     job: Option<ValueJob>,
     rests_until: Option<Instant>,
+    /// The bytes that had been added at the last round for a load.
+    added_at_load: u64,
 }
 
 /// The work on one value.
@@ -92,22 +94,50 @@ impl LongValueCompression {
             }
             state.begin(now);
         }
-        while now.elapsed() < WORK_MAX && self.advance(&mut state, tables) {}
+        let idle_min = self.idle_min();
+        while now.elapsed() < WORK_MAX && self.advance(&mut state, tables, idle_min) {}
         state.rests_until = Some(now + (now.elapsed() * REST).min(Duration::from_secs(1)));
     }
 
     /// Does complete rounds without rests, as many as an unused value stays plain.
     pub(crate) fn run(&self, tables: &dyn HugeTables) {
         let mut state = self.state.lock();
-        while self.is_on && self.advance(&mut state, tables) {}
+        while self.is_on && self.advance(&mut state, tables, self.idle_min()) {}
         for _ in 0..=IDLE_ROUNDS {
             state.begin(Instant::now());
-            while self.is_on && self.advance(&mut state, tables) {}
+            while self.is_on && self.advance(&mut state, tables, self.idle_min()) {}
         }
     }
 
+    /// Compresses all values that are not being read, if many were added since the last call.
+    /// Other threads that call this method wait meanwhile.
+    pub(crate) fn compress_for_load(&self, tables: &dyn HugeTables) {
+        if !self.is_on {
+            return;
+        }
+        let mut state = self.state.lock();
+        let mut added = 0;
+        (0..tables.table_count()).for_each(|table| {
+            tables.view_table(table, &mut |table| added += table.added_bytes());
+        });
+        let step = self.budget.limit().bytes.map_or(0, |limit| limit / LOAD_STEP_PARTS);
+        // A clear resets the sum.
+        if added.abs_diff(state.added_at_load) <= step {
+            return;
+        }
+        state.added_at_load = added;
+        while self.advance(&mut state, tables, 0) {}
+        state.begin(Instant::now());
+        while self.advance(&mut state, tables, 0) {}
+    }
+
+    /// Returns the number of rounds without a use after which a value is compressed.
+    fn idle_min(&self) -> u8 {
+        if self.budget.is_tight() { 1 } else { IDLE_ROUNDS }
+    }
+
     /// Continues a round. Returns false after its end.
-    fn advance(&self, state: &mut CompressionRound, tables: &dyn HugeTables) -> bool {
+    fn advance(&self, state: &mut CompressionRound, tables: &dyn HugeTables, idle_min: u8) -> bool {
         if let Some(job) = state.job.take() {
             state.job = job.advance(tables);
             return true;
@@ -117,7 +147,6 @@ impl LongValueCompression {
             return false;
         }
         let mut search = WorkSearch::End;
-        let idle_min = if self.budget.is_tight() { 1 } else { IDLE_ROUNDS };
         tables.view_table(state.table, &mut |table| search = table.search_work(state.index, idle_min));
         match search {
             WorkSearch::Found { index, value, work } => {

@@ -127,6 +127,8 @@ pub(crate) struct HugeTable {
     /// The bytes of keys and stored values.
     bytes: usize,
     compressed: CompressedTotals,
+    /// The bytes of all plain values that were ever added.
+    added_bytes: u64,
     /// The values of removed records. They are dropped outside of the lock, because the system
     /// takes long to free a GiB.
     removed: Vec<SharedBytes>,
@@ -140,6 +142,7 @@ impl HugeTable {
             free: Vec::new(),
             bytes: 0,
             compressed: CompressedTotals::default(),
+            added_bytes: 0,
             removed: Vec::new(),
             budget,
         }
@@ -148,6 +151,11 @@ impl HugeTable {
     /// Returns the total number of bytes of keys and stored values.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Returns the number of bytes of all plain values that were ever added.
+    pub(super) fn added_bytes(&self) -> u64 {
+        self.added_bytes
     }
 
     /// Adds the compressed values to the status of the engine.
@@ -170,6 +178,7 @@ impl HugeTable {
         self.budget.commit_anyway(HugeRecord::committed(record.key.len()));
         self.bytes += record.stored_size();
         self.compressed.add(&record.value);
+        self.added_bytes += record.value.plain().map_or(0, |value| value.len() as u64);
         let record = Some(Box::new(record));
         match self.free.pop() {
             Some(index) => {

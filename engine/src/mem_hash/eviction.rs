@@ -886,6 +886,11 @@ impl HashShard {
         self.compact(CompactionEffort::Leisurely) || self.arena.trim()
     }
 
+    /// Frees memory that takes few moves, without evicting records. Returns true if any was freed.
+    pub(super) fn compact_sparse(&mut self) -> bool {
+        self.compact(CompactionEffort::Thorough) || self.arena.trim()
+    }
+
     /// Evicts records until at least `bytes` are freed, and then compacts sparse memory. Returns
     /// the number of bytes freed.
     pub(super) fn evict(&mut self, bytes: usize) -> usize {

@@ -44,7 +44,7 @@ mod uses;
 
 pub(crate) use sample::thinner;
 
-use crate::arena::{MemoryBudget, NoRoom};
+use crate::arena::{LOAD_STEP_PARTS, LoadPressure, MemoryBudget, NoRoom};
 use crate::huge::{
     self, DecompressedValue, HugeTable, HugeTables, LongValueCompression, TRIES, memory_full_error,
 };
@@ -64,8 +64,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use todana_core::{
     BoundedEngine, EncodingStatus, Engine, EngineStatus, Error, ErrorKind, ImagedEngine, MemoryLimit, Record,
-    RecordSample, Result, ScanOrder, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds, ValueBuffer,
-    Visitor, WhenFull,
+    RecordLoad, RecordSample, Result, ScanOrder, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds,
+    ValueBuffer, Visitor, WhenFull,
 };
 
 /// The options of a [`MemHash`].
@@ -150,6 +150,8 @@ pub struct MemHash {
     next_shard: AtomicUsize,
     /// The number of uses that could not be noted.
     uses_dropped: AtomicU64,
+    /// The memory that was committed after the last compaction for a load.
+    load_compacted_to: AtomicU64,
     recoding: Recoding,
     long_values: LongValueCompression,
 }
@@ -201,6 +203,7 @@ impl MemHash {
             has_capacity: options.capacity_records.or(options.capacity_bytes).is_some(),
             next_shard: AtomicUsize::new(0),
             uses_dropped: AtomicU64::new(0),
+            load_compacted_to: AtomicU64::new(0),
             recoding: Recoding::new(options.compresses),
             long_values: LongValueCompression::new(options.compresses, budget),
         })
@@ -499,6 +502,7 @@ impl Engine for MemHash {
         let mut shards: Vec<_> = self.shards.iter().map(|shard| MemHash::lock_exclusive(&shard.0)).collect();
         let gone: Vec<_> = shards.iter_mut().map(|shard| shard.clear()).collect();
         self.budget.widen_sample();
+        self.load_compacted_to.store(0, Ordering::Relaxed);
         cleared();
         drop(shards);
         drop(gone);
@@ -606,6 +610,32 @@ impl BoundedEngine for MemHash {
 
     fn limit(&self) -> MemoryLimit {
         self.budget.limit()
+    }
+
+    fn raise_limit(&self, bytes: u64) {
+        self.budget.raise_limit(bytes);
+    }
+
+    fn compress_for_load(&self, load: RecordLoad) {
+        let pressure = self.budget.pressure_of_part(load);
+        if pressure == LoadPressure::None {
+            return;
+        }
+        self.recode_for_load(pressure == LoadPressure::NearLimit);
+        let is_near_limit = || self.budget.load_pressure(load) == LoadPressure::NearLimit;
+        if is_near_limit() {
+            self.long_values.compress_for_load(self);
+        }
+        // Once records are evicted, sparse memory is compacted together with that. Compaction reads
+        // directories, so it is not repeated for each part.
+        let step = self.budget.limit().bytes.map_or(0, |limit| limit / LOAD_STEP_PARTS);
+        let due_at = self.load_compacted_to.load(Ordering::Relaxed).saturating_add(step);
+        if is_near_limit() && self.budget.committed() > due_at && !self.budget.notes_uses() {
+            for shard in &self.shards {
+                while is_near_limit() && MemHash::lock_exclusive(&shard.0).compact_sparse() {}
+            }
+            self.load_compacted_to.store(self.budget.committed(), Ordering::Relaxed);
+        }
     }
 
     fn is_near_limit(&self) -> bool {

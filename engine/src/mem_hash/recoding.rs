@@ -24,6 +24,9 @@ use todana_core::{EncodingStatus, decimal};
 const FIRST_BYTES: u64 = 2 << 20;
 /// Training is repeated when the records take this many times as many bytes.
 const GROWTH: u64 = 8;
+/// While a load has nearly filled memory, training is repeated when there are this many times fewer
+/// bytes.
+const EARLIER: u64 = 4;
 /// Training is repeated when the ratio of the stored to the plain size of written records has grown
 /// by this factor. The ratio is computed after this many bytes.
 const DRIFT: f64 = 1.1;
@@ -52,6 +55,8 @@ struct RecodingState {
     stage: RecodingStage,
     /// The number of bytes of all records from which on there is something to do.
     due_at: u64,
+    /// True during a load that has filled memory, so that there is something to do earlier.
+    is_near_limit: bool,
     /// The position at which the next sample begins.
     sampled_to: u64,
     /// Recoding rests until this time.
@@ -98,6 +103,7 @@ impl Recoding {
         let state = RecodingState {
             stage: RecodingStage::Waiting,
             due_at: FIRST_BYTES,
+            is_near_limit: false,
             sampled_to: 0,
             rests_until: None,
             written: WrittenBytes::default(),
@@ -126,7 +132,30 @@ impl MemHash {
         }
         // Another thread that does a step suffices.
         let Some(mut state) = self.recoding.state.try_lock() else { return false };
-        let state = &mut *state;
+        self.take_recoding_step(&mut state, rests)
+    }
+
+    /// Trains encodings and stores all records with them, if that is due. `is_near_limit` states
+    /// that it is due earlier, because there is hardly any memory for more records. Other threads
+    /// that call this method wait meanwhile.
+    pub(super) fn recode_for_load(&self, is_near_limit: bool) {
+        if !self.recoding.is_on {
+            return;
+        }
+        let mut state = self.recoding.state.lock();
+        state.is_near_limit = is_near_limit;
+        let due_before = state.due_at;
+        while self.take_recoding_step(&mut state, false) {}
+        state.is_near_limit = false;
+        if state.due_at != due_before {
+            // The first records of a log may differ from later ones, so growth counts from the size
+            // that they have now.
+            state.due_at = self.stored_bytes().max(FIRST_BYTES).saturating_mul(GROWTH);
+        }
+    }
+
+    /// Does a step. Returns true if another one is due at once.
+    fn take_recoding_step(&self, state: &mut RecodingState, rests: bool) -> bool {
         state.stage = match std::mem::replace(&mut state.stage, RecodingStage::Waiting) {
             RecodingStage::Waiting => {
                 if !self.is_due(state) {
@@ -193,7 +222,7 @@ impl MemHash {
             return false;
         }
         let stored = self.stored_bytes();
-        if stored >= state.due_at {
+        if stored >= if state.is_near_limit { state.due_at / EARLIER } else { state.due_at } {
             return true;
         }
         let written = self.written();

@@ -29,7 +29,7 @@ mod survey;
 mod sweep;
 mod uses;
 
-use crate::arena::{MemoryBudget, NoRoom};
+use crate::arena::{LoadPressure, MemoryBudget, NoRoom};
 use crate::huge::{
     self, DecompressedValue, HugeTable, HugeTables, LongValueCompression, TRIES, memory_full_error,
 };
@@ -45,8 +45,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use survey::TreeSample;
 use todana_core::{
-    BoundedEngine, Engine, EngineStatus, Error, ErrorKind, MemoryLimit, OrderedEngine, Record, RecordSample,
-    Result, ScanPosition, SweepableEngine, UnixSeconds, ValueBuffer, Visitor, WhenFull,
+    BoundedEngine, Engine, EngineStatus, Error, ErrorKind, MemoryLimit, OrderedEngine, Record, RecordLoad,
+    RecordSample, Result, ScanPosition, SweepableEngine, UnixSeconds, ValueBuffer, Visitor, WhenFull,
 };
 use uses::UseCounters;
 
@@ -516,6 +516,16 @@ impl BoundedEngine for MemTree {
 
     fn limit(&self) -> MemoryLimit {
         self.budget.limit()
+    }
+
+    fn raise_limit(&self, bytes: u64) {
+        self.budget.raise_limit(bytes);
+    }
+
+    fn compress_for_load(&self, load: RecordLoad) {
+        if self.budget.pressure_of_part(load) == LoadPressure::NearLimit {
+            self.long_values.compress_for_load(self);
+        }
     }
 
     fn is_near_limit(&self) -> bool {

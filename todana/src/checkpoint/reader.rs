@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
-use todana_core::{Attributes, Error, ErrorKind, ImageForm, LONG_VALUE_LEN, Record, ScanOrder, SharedBytes};
+use todana_core::{
+    Attributes, Error, ErrorKind, ImageForm, LONG_VALUE_LEN, Record, RecordLoad, ScanOrder, SharedBytes,
+};
 use todana_engine::read_bucket_block;
 
 /// The longest key and the longest value.
@@ -25,6 +27,8 @@ const VALUE_LEN_MAX: usize = 1 << 30;
 const THREADS_MAX: usize = 8;
 /// The number of records that are loaded together.
 const GROUP_LEN: usize = 16;
+/// Longer values are rare, so it is unlikely that several threads load one at the same time.
+const LONG_LEN_TYPICAL: usize = 1 << 20;
 /// How often the progress is reported.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -212,6 +216,9 @@ impl CheckpointReader {
                 continue;
             };
             let len = unit.end - unit.offset;
+            if let Some(database) = database {
+                database.compress_for_load(RecordLoad { all_bytes: self.footer.content_len, next_bytes: 0 });
+            }
             tally.add(blocks.load_unit(unit, database)?);
             done.fetch_add(len, Ordering::Relaxed);
         }
@@ -431,6 +438,12 @@ impl BlockReader<'_> {
             // Without a database, the checkpoint is only verified.
             None => pieces.pass(value_len)?,
             Some(database) => {
+                // The other threads may load long values, too.
+                let others = value_len.min(LONG_LEN_TYPICAL) * (THREADS_MAX - 1);
+                database.compress_for_load(RecordLoad {
+                    all_bytes: reader.footer.content_len,
+                    next_bytes: (value_len + others) as u64,
+                });
                 let value = pieces.value(database, value_len)?;
                 let shared = (value_len >= LONG_VALUE_LEN).then_some(&value);
                 let record = Record { value: value.plain().unwrap_or_default(), shared, attributes };

@@ -2,7 +2,7 @@
 
 use crate::Database;
 use todana_core::{
-    BoundedEngine, Error, ErrorKind, Expiry, MemoryLimit, Result, SweepAim, UnixSeconds, WhenFull,
+    BoundedEngine, Error, ErrorKind, Expiry, MemoryLimit, RecordLoad, Result, SweepAim, UnixSeconds, WhenFull,
 };
 
 /// Raises the memory limit during a restoration, in which no record may be evicted. Restored
@@ -35,7 +35,7 @@ impl RaisedMemoryLimit<'_> {
     /// Raises the limit for the replay of a log with this number of bytes.
     pub(super) fn extend(&self, log_len: u64) {
         let bytes = self.most().saturating_add(log_len).saturating_add(log_len / 4);
-        self.bounded.set_limit(MemoryLimit { bytes: Some(bytes), ..self.limit });
+        self.bounded.raise_limit(bytes);
     }
 
     /// Removes expired records, compacts the memory, and sets the configured limit again. Fails
@@ -46,6 +46,9 @@ impl RaisedMemoryLimit<'_> {
         const STEP: u64 = 64 << 10;
         let engine = database.engine();
         let excess = || engine.status().committed_bytes.saturating_sub(self.bytes);
+        if excess() > 0 {
+            database.compress_for_load(RecordLoad { next_bytes: excess(), ..RecordLoad::default() });
+        }
         if excess() > 0
             && let Some(perishable) = engine.sweepable()
         {

@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
-use todana_core::{Error, LONG_VALUE_LEN, Result};
+use todana_core::{Error, LONG_VALUE_LEN, RecordLoad, Result};
 
 /// The most threads. More of them would mainly wait for each other's locks in the engine.
 const THREADS_MAX: usize = 8;
@@ -96,7 +96,8 @@ fn replay_alone(
     progress: &mut dyn FnMut(&LogReader) -> ControlFlow<()>,
 ) -> Result<ReplaySummary> {
     let (mut read, mut reported) = (ReplaySummary::default(), reader.position());
-    while let Some((_, entry)) = reader.next_entry()? {
+    while let Some((_, content, entry)) = reader.next_content()? {
+        compress_for(database, content.len());
         database.replay(&entry.change)?;
         read.count(&entry.change);
         if reader.position().0 - reported.0 >= REPORT_EVERY_BYTES {
@@ -134,6 +135,7 @@ fn distribute(
             change => {
                 channels.iter_mut().for_each(ReplayChannel::finish);
                 if !failed.load(Ordering::Relaxed) {
+                    compress_for(database, content.len());
                     database.replay(&change)?;
                 }
             }
@@ -151,6 +153,12 @@ fn distribute(
     }
     channels.iter_mut().for_each(ReplayChannel::finish);
     Ok(read)
+}
+
+/// Compresses records if that is needed before content of the log is applied.
+fn compress_for(database: &Database, content_len: usize) {
+    // The length of the log does not show how many records will remain.
+    database.compress_for_load(RecordLoad { all_bytes: 0, next_bytes: content_len as u64 });
 }
 
 fn channel_index(key: &[u8], channels: usize) -> usize {
@@ -242,6 +250,7 @@ fn replay_batches(
 }
 
 fn apply(database: &Database, batch: &EntryBatch) -> std::result::Result<(), ReplayError> {
+    compress_for(database, 0);
     let mut start = 0;
     let mut group = Vec::with_capacity(GROUP_LEN);
     for entries in batch.entries.chunks(GROUP_LEN) {

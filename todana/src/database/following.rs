@@ -14,7 +14,7 @@ use crate::transaction::EngineView;
 use crate::update_log::{LogChange, LogPosition};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use todana_core::{Action, Error, ErrorKind, ImageForm, Record, Result, UnixSeconds};
+use todana_core::{Action, Error, ErrorKind, ImageForm, Record, RecordLoad, Result, UnixSeconds};
 
 /// The clock of the master is not limited.
 const ANY_TIME: u64 = u64::MAX;
@@ -293,6 +293,14 @@ struct CopiedRecords<'d> {
     is_image: bool,
 }
 
+impl CopiedRecords<'_> {
+    fn compress_for(&self, next_len: usize) {
+        // The length of a checkpoint is unknown until its end.
+        let load = RecordLoad { all_bytes: u64::MAX, next_bytes: next_len as u64 };
+        self.database.compress_for_load(load);
+    }
+}
+
 impl CheckpointTarget for CopiedRecords<'_> {
     fn begin(&mut self, form: Option<&ImageForm>) -> Result<()> {
         self.is_image = form.is_some();
@@ -301,6 +309,7 @@ impl CheckpointTarget for CopiedRecords<'_> {
     }
 
     fn put(&mut self, key: &[u8], record: Record<'_>) -> Result<()> {
+        self.compress_for(record.value.len());
         let put = LogChange::Put { key, record };
         if self.is_image {
             return self.database.replay_with_room(&put);
@@ -309,6 +318,7 @@ impl CheckpointTarget for CopiedRecords<'_> {
     }
 
     fn put_buckets(&mut self, form: &ImageForm, block: &[u8]) -> Result<u64> {
+        self.compress_for(block.len());
         self.database.adopt_buckets(form, block, &mut |key, record| {
             self.database.replay_with_room(&LogChange::Put { key, record })
         })

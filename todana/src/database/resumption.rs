@@ -5,7 +5,9 @@ use super::{Database, OverwriteVisitor};
 use crate::flush;
 use crate::update_log::{LogChange, LogPosition, UpdateLog};
 use parking_lot::RwLockReadGuard;
-use todana_core::{Action, Attributes, Expiry, ImageForm, Record, Result, ScanOrder, UnixSeconds};
+use todana_core::{
+    Action, Attributes, Expiry, ImageForm, Record, RecordLoad, Result, ScanOrder, UnixSeconds,
+};
 use todana_engine::read_bucket_block;
 
 impl Database {
@@ -102,6 +104,15 @@ impl Database {
     /// Returns true if the engine keeps its records in this order.
     pub(crate) fn keeps(&self, order: Option<ScanOrder>) -> bool {
         order.is_some_and(|order| self.engine.scan_order().is_some_and(|own| own.seed == order.seed))
+    }
+
+    /// Lets the engine compress its records before the next part of a load, if they would not fit
+    /// otherwise. Every load must do this, because the records may have been in memory only in
+    /// their compressed form.
+    pub fn compress_for_load(&self, load: RecordLoad) {
+        if let Some(engine) = self.engine.bounded() {
+            engine.compress_for_load(load);
+        }
     }
 
     /// Prepares the empty engine for the buckets of an image.

@@ -33,6 +33,7 @@ mod backup_salvage;
 mod bulk;
 mod checkpoint;
 mod commands;
+mod compressed_load;
 mod concurrent;
 mod contents;
 mod copies;

@@ -3,7 +3,8 @@
 use super::HashShard;
 use crate::arena::{BlockKind, MemoryNeed};
 use crate::mem_hash::bucket_block::{self, BlockBucket, CheckedRow, hash_of, last_place, place_of};
-use crate::mem_hash::encodings::PLAIN_ENCODINGS;
+use crate::mem_hash::encodings::{PLAIN_ENCODINGS, RecordContext};
+use crate::mem_hash::eviction::put_end;
 use crate::mem_hash::group::{END, KeyColumn, RecordGroup};
 use crate::mem_hash::key::HashSeeds;
 use crate::mem_hash::layout;
@@ -199,9 +200,9 @@ impl HashShard {
         }
     }
 
-    /// Adds a bucket of an image as it is. Its records must have been checked. Returns false if it
-    /// does not fit: if the directory has another bucket in its place, if there are other records,
-    /// or if there is no memory.
+    /// Adds a bucket of an image: as it is, or in the form of the encodings if there are any. Its
+    /// records must have been checked. Returns false if it does not fit: if the directory has
+    /// another bucket in its place, if there are other records, or if there is no memory.
     pub(in crate::mem_hash) fn adopt_bucket(
         &mut self,
         bucket: &BlockBucket,
@@ -219,17 +220,47 @@ impl HashShard {
         if !is_free {
             return false;
         }
-        let Ok(block) = self.arena.alloc(content.len(), BlockKind::Bucket, MemoryNeed::Growth) else {
+        let mut encoded = std::mem::take(&mut self.content);
+        let records_len = bucket.records_end - bucket.start;
+        let encoded_len = self.encode_bucket(number, content, &mut encoded);
+        let stored = if encoded_len.is_some() { &encoded } else { content };
+        let block = self.arena.alloc(stored.len(), BlockKind::Bucket, MemoryNeed::Growth);
+        if let Ok(block) = block {
+            self.arena.write(block, 0, stored);
+            self.directory.set(number, block);
+        }
+        self.content = encoded;
+        if block.is_err() {
             return false;
-        };
-        self.arena.write(block, 0, content);
-        self.directory.set(number, block);
-        self.bucket_bytes += bucket.records_end - bucket.start;
+        }
+        self.bucket_bytes += encoded_len.unwrap_or(records_len);
         self.records += records.len() as u64;
         for record in records {
             self.classes.add(record.plain_size as usize);
             self.sample_stored(record.hash, record.plain_size as usize);
         }
         true
+    }
+
+    /// Gives the records of a plain bucket the form of the encodings. The bucket replaces `out`.
+    /// Returns the length of its records; `None` if there are no encodings.
+    fn encode_bucket(&mut self, number: usize, content: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        let encodings = &*self.encodings;
+        if encodings.is_current(0) && encodings.shapes().is_empty() {
+            return None;
+        }
+        out.clear();
+        let (address, plain) = (self.address(number), RecordContext::plain(&self.seeds));
+        let (mut rows, mut new) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.scratch));
+        rows.clear();
+        new.clear();
+        let (_, tail) = row::take_apart(content, &address, 0, &mut rows);
+        row::sort_by_age(&mut rows);
+        rows.iter_mut().for_each(|row| *row = row.recoded(content, plain, encodings, &mut new));
+        layout::put_bucket(&mut rows, [content, &[], &new], &address, out);
+        let len = out.len();
+        put_end(out, tail.marking, &rows);
+        (self.rows, self.scratch) = (rows, new);
+        Some(len)
     }
 }

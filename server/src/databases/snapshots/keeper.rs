@@ -17,7 +17,7 @@ use todana::disk::{Disk, File};
 use todana::replication::{STAMPS_PER_SECOND, first_of_second};
 use todana::update_log::{LogPosition, segments};
 use todana::{Action, Clock, Expiry, OpeningReport, OverwriteVisitor, Record, kyoto};
-use todana_core::Attributes;
+use todana_core::{Attributes, RecordLoad};
 use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::snapshot::{COUNT_AT, HEAD_LEN, SnapshotHead, file_name};
 
@@ -326,6 +326,8 @@ fn fill(
         if !expiry.is_live(now) {
             return Ok(());
         }
+        let next_bytes = (key.len() + value.len()) as u64;
+        database.compress_for_load(RecordLoad { next_bytes, ..RecordLoad::default() });
         let record = Record::new(value, Attributes { expiry, ..Attributes::default() });
         let stored = database.visit_record(&worker_counters, key, &mut OverwriteVisitor(Action::Put(record)));
         stored.map_err(|error| error.to_string())?;
