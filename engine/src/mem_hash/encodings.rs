@@ -118,9 +118,25 @@ impl RecordEncodings {
     /// none; then the value is appended as it is.
     #[inline]
     pub(super) fn put_value(&self, value: &[u8], out: &mut Vec<u8>) -> u8 {
+        self.put_encoded(value, out, |dictionary, out| dictionary.encode(value, out))
+    }
+
+    /// Does what `put_value` does for the value of a stored record, which has the form of the
+    /// dictionary `old`.
+    pub(super) fn put_value_again(&self, value: &[u8], old: u8, out: &mut Vec<u8>) -> u8 {
+        self.put_encoded(value, out, |dictionary, out| dictionary.encode_again(value, old != 0, out))
+    }
+
+    #[inline]
+    fn put_encoded(
+        &self,
+        value: &[u8],
+        out: &mut Vec<u8>,
+        encode: impl FnOnce(&TrainedDictionary, &mut Vec<u8>) -> bool,
+    ) -> u8 {
         let number = self.current[value_class(value.len())];
         match self.dictionary(number) {
-            Some(dictionary) if dictionary.encode(value, out) => number,
+            Some(dictionary) if encode(dictionary, out) => number,
             _ => {
                 out.extend_from_slice(value);
                 0
@@ -129,13 +145,22 @@ impl RecordEncodings {
     }
 
     /// Returns the stored form of a value and the number of its dictionary, or the value and 0.
-    pub(super) fn stored_value<'a>(&self, value: &'a [u8], buffer: &'a mut PlainBuffer) -> (&'a [u8], u8) {
+    /// `old` is the present dictionary if the value is that of a stored record.
+    pub(super) fn stored_value<'a>(
+        &self,
+        value: &'a [u8],
+        old: Option<u8>,
+        buffer: &'a mut PlainBuffer,
+    ) -> (&'a [u8], u8) {
         if !self.may_shorten(value.len()) {
             return (value, 0);
         }
         let stored = buffer.text();
         stored.clear();
-        let dictionary = self.put_value(value, stored);
+        let dictionary = match old {
+            None => self.put_value(value, stored),
+            Some(old) => self.put_value_again(value, old, stored),
+        };
         (stored, dictionary)
     }
 
