@@ -575,3 +575,44 @@ fn record_that_lengthens_much_leaves_its_bucket() {
     assert!((3 * 35_000..600 * 1000 + 3 * 42_000).contains(&long), "{long}");
     check(&hash, &model);
 }
+
+#[test]
+fn each_class_of_values_is_sampled() {
+    let hash = hash(true);
+    let mut model = Model::new();
+    let mut plain = 0;
+    for n in 0..2000 {
+        let mut value = long_value(64 * n + 64, 0, 1);
+        value.truncate(if n % 20 < 3 { 32 << 10 } else { 1 << 10 });
+        plain += value.len() as u64;
+        let key = format!("page:{n}").into_bytes();
+        hash.visit(&key, &mut Set(&value)).unwrap();
+        model.insert(key, (value, Attributes::default()));
+    }
+    settle(&hash);
+    check(&hash, &model);
+    let status = hash.status();
+    assert!(status.live_bytes < plain / 3 && status.encoding.dictionaries == 2, "{plain} {status:?}");
+}
+
+/// Long values without dictionaries once delayed the training until there were eight times as many
+/// bytes of other values.
+#[test]
+fn other_values_do_not_delay_training() {
+    for (count, len) in [(60, 1 << 18), (300, 50_000)] {
+        let hash = hash(true);
+        put_noise(&hash, &mut Model::new(), 0, count, len);
+        settle(&hash);
+        assert_eq!(hash.status().encoding.dictionaries, 0);
+        if len <= 50_000 {
+            (0..count).for_each(|n| hash.visit(format!("noise:{n}").as_bytes(), &mut Remove).unwrap());
+            settle(&hash);
+        }
+        let mut model = Model::new();
+        for part in 0..5 {
+            (0..RECORDS).for_each(|n| put(&hash, &mut model, part * RECORDS + n, 0));
+        }
+        settle(&hash);
+        assert!(hash.status().encoding.dictionaries > 0, "{len}: {:?}", hash.status());
+    }
+}

@@ -12,13 +12,14 @@
 
 use super::MemHash;
 use super::encodings::{RecordEncodings, VALUE_CLASSES, WrittenBytes, value_class};
+use super::group::BUCKET_RECORD_MAX;
 use crate::dictionary::{SampleTraining, TrainingSample, TrainingStep};
 use crate::key_shape::find_shapes;
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use todana_core::{EncodingStatus, decimal};
+use todana_core::{EncodingStatus, Record, decimal};
 
 /// The first encodings are trained when the records take this many bytes.
 const FIRST_BYTES: u64 = 2 << 20;
@@ -30,14 +31,24 @@ const DRIFT: f64 = 1.1;
 const WRITTEN_BYTES: u64 = 8 << 20;
 /// With a lower memory limit, nothing is trained.
 const LIMIT_MIN: u64 = 8 << 20;
-/// The number of keys of which shapes are found.
+/// The maximum number of keys of which shapes are found, and of their bytes.
 const KEYS_SAMPLED: usize = 4096;
-/// The number of buckets that one step reads at most.
+const KEY_BYTES_SAMPLED: usize = 512 << 10;
+/// Longer keys have no shape: their records lie in blocks, or a shape would save little.
+const KEY_LEN_SAMPLED: usize = BUCKET_RECORD_MAX / 2;
+/// The maximum number of buckets and of bytes of values that one step reads.
 const BUCKETS_SAMPLED: usize = 512;
+const STEP_BYTES: u64 = 2 << 20;
+/// The maximum number of records and of bytes of values that are read for one sample. The values of
+/// a class that is rarer than one in some hundred are not sampled enough for a dictionary.
+const RECORDS_READ: u64 = 64 << 10;
+const BYTES_READ: u64 = 64 << 20;
 /// The time after which a step of recoding ends. Maintenance is called ten times a second.
 const WORK_MAX: Duration = Duration::from_millis(2);
 /// Recoding rests for this many times as long as it has worked.
 const REST: u32 = 49;
+/// If there was no memory for some records, all are recoded again after this time.
+const REPEATED_AFTER: Duration = Duration::from_secs(10);
 
 /// The state of training and recoding.
 pub(super) struct Recoding {
@@ -56,6 +67,8 @@ struct RecodingState {
     sampled_to: u64,
     /// Recoding rests until this time.
     rests_until: Option<Instant>,
+    /// The time at which all records are recoded again.
+    repeats_at: Option<Instant>,
     /// The sums of all writes at the last check of their ratio.
     written: WrittenBytes,
     /// The ratio of stored to plain bytes with the current encodings.
@@ -80,7 +93,11 @@ struct RecordSamples {
     /// The position at which the sample began, once it has gone on from there.
     began: Option<u64>,
     keys: Vec<Box<[u8]>>,
+    key_bytes: usize,
     values: [TrainingSample; VALUE_CLASSES],
+    is_full: [bool; VALUE_CLASSES],
+    records_read: u64,
+    bytes_read: u64,
 }
 
 /// The training of a dictionary for one class of values.
@@ -100,6 +117,7 @@ impl Recoding {
             due_at: FIRST_BYTES,
             sampled_to: 0,
             rests_until: None,
+            repeats_at: None,
             written: WrittenBytes::default(),
             ratio: None,
         };
@@ -129,10 +147,14 @@ impl MemHash {
         let state = &mut *state;
         state.stage = match std::mem::replace(&mut state.stage, RecodingStage::Waiting) {
             RecodingStage::Waiting => {
-                if !self.is_due(state) {
+                if self.is_due(state) {
+                    let place = state.sampled_to;
+                    RecodingStage::Sampling(RecordSamples { place, ..RecordSamples::default() })
+                } else if state.repeats_at.take_if(|at| *at <= Instant::now()).is_some() {
+                    RecodingStage::Recoding { place: 0, is_incomplete: false }
+                } else {
                     return false;
                 }
-                RecodingStage::Sampling(RecordSamples { place: state.sampled_to, ..RecordSamples::default() })
             }
             RecodingStage::Sampling(mut samples) => {
                 if self.sample_more(&mut samples) {
@@ -148,7 +170,7 @@ impl MemHash {
                     RecodingStage::Training(training)
                 } else {
                     // If training finds nothing, it may succeed with more data.
-                    state.due_at = self.stored_bytes().max(FIRST_BYTES).saturating_mul(GROWTH);
+                    state.due_at = due_after(self.stored_bytes());
                     if training.is_new {
                         self.install(training.encodings);
                         // Only what is written from here on has the new encodings.
@@ -173,6 +195,7 @@ impl MemHash {
                 match next {
                     Some(place) => RecodingStage::Recoding { place, is_incomplete },
                     None => {
+                        state.repeats_at = is_incomplete.then(|| Instant::now() + REPEATED_AFTER);
                         if !is_incomplete {
                             let mut encodings = RecordEncodings::clone(&self.recoding.newest.lock());
                             encodings.drop_old();
@@ -196,6 +219,8 @@ impl MemHash {
         if stored >= state.due_at {
             return true;
         }
+        // After a removal of many records, others may follow.
+        state.due_at = state.due_at.min(due_after(stored));
         let written = self.written();
         let since = written.since(state.written);
         if since.plain < WRITTEN_BYTES {
@@ -218,36 +243,32 @@ impl MemHash {
         written
     }
 
-    /// Returns the bytes of all records as they are stored.
+    /// Returns the bytes of all records that can have an encoding, as they are stored.
     fn stored_bytes(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.0.read().stored_bytes()).sum()
+        self.shards.iter().map(|shard| shard.0.read().encodable_bytes()).sum()
     }
 
     /// Reads more buckets. Returns false if the sample is complete.
     fn sample_more(&self, samples: &mut RecordSamples) -> bool {
         let began = *samples.began.get_or_insert(samples.place);
+        let bytes_before = samples.bytes_read;
         for _ in 0..BUCKETS_SAMPLED {
-            let mut is_full = false;
-            let (next, _) = self.scan_bucket(samples.place, &mut |key, record| {
-                if samples.keys.len() < KEYS_SAMPLED {
-                    samples.keys.push(key.into());
-                }
-                // Numbers are stored in fewer bytes anyway, and long values have no dictionary.
-                if record.shared.is_some() || decimal::pack(record.value).is_some() {
-                    return ControlFlow::Continue(());
-                }
-                is_full |= !samples.values[value_class(record.value.len())].push(record.value);
+            let place = samples.place;
+            let (next, _) = self.scan_bucket(place, &mut |key, record| {
+                samples.push(key, record);
                 ControlFlow::Continue(())
             });
-            let last = samples.place;
             samples.place = next.unwrap_or(0);
             // The sample is complete as well when it has gone round once.
             let is_round = match next {
-                Some(next) => last < began && next >= began,
+                Some(next) => place < began && next >= began,
                 None => began == 0,
             };
-            if is_full || is_round {
+            if is_round || samples.is_complete() {
                 return false;
+            }
+            if samples.bytes_read - bytes_before >= STEP_BYTES {
+                break;
             }
         }
         true
@@ -288,6 +309,40 @@ impl MemHash {
     }
 }
 
+/// Returns the number of bytes of all records from which on training is repeated, if there are
+/// `stored` bytes now.
+fn due_after(stored: u64) -> u64 {
+    stored.max(FIRST_BYTES).saturating_mul(GROWTH)
+}
+
+impl RecordSamples {
+    /// Adds a record. Long values have neither a shape nor a dictionary.
+    fn push(&mut self, key: &[u8], record: Record<'_>) {
+        self.records_read += 1;
+        if record.shared.is_some() {
+            return;
+        }
+        let has_space = self.keys.len() < KEYS_SAMPLED && self.key_bytes + key.len() <= KEY_BYTES_SAMPLED;
+        if has_space && key.len() <= KEY_LEN_SAMPLED {
+            self.keys.push(key.into());
+            self.key_bytes += key.len();
+        }
+        self.bytes_read += record.value.len() as u64;
+        // Numbers are stored in fewer bytes anyway.
+        if decimal::pack(record.value).is_none() {
+            let class = value_class(record.value.len());
+            self.is_full[class] |= !self.values[class].push(record.value);
+        }
+    }
+
+    /// Returns true if no more records must be read.
+    fn is_complete(&self) -> bool {
+        self.is_full == [true; VALUE_CLASSES]
+            || self.records_read >= RECORDS_READ
+            || self.bytes_read >= BYTES_READ
+    }
+}
+
 impl ClassTraining {
     fn new(samples: RecordSamples, mut encodings: RecordEncodings) -> ClassTraining {
         let keys: Vec<&[u8]> = samples.keys.iter().map(|key| &**key).collect();
@@ -318,5 +373,55 @@ impl ClassTraining {
         self.training = None;
         self.class += 1;
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use todana_core::Attributes;
+
+    fn push(samples: &mut RecordSamples, key: &[u8], value: &[u8]) {
+        samples.push(key, Record::new(value, Attributes::default()));
+    }
+
+    /// Keys of a MiB were once copied to the sample, and made the search for shapes take hours.
+    #[test]
+    fn long_keys_are_not_sampled() {
+        let mut samples = RecordSamples::default();
+        for key in [vec![b'7'; 1 << 20], vec![b'/'; 1 << 20], vec![b'k'; KEY_LEN_SAMPLED + 1]] {
+            push(&mut samples, &key, b"value");
+        }
+        assert_eq!((samples.keys.len(), samples.key_bytes), (0, 0));
+        (0..KEYS_SAMPLED).for_each(|_| push(&mut samples, &[b'/'; KEY_LEN_SAMPLED], b"value"));
+        assert_eq!(samples.keys.len(), KEY_BYTES_SAMPLED / KEY_LEN_SAMPLED);
+        assert_eq!(samples.keys.iter().map(|key| key.len()).sum::<usize>(), KEY_BYTES_SAMPLED);
+        let mut samples = RecordSamples::default();
+        (0..2 * KEYS_SAMPLED).for_each(|_| push(&mut samples, b"short", b"value"));
+        assert_eq!(samples.keys.len(), KEYS_SAMPLED);
+    }
+
+    #[test]
+    fn sample_ends_with_bounded_work() {
+        let mut samples = RecordSamples::default();
+        let mut records = 0;
+        while !samples.is_complete() {
+            push(&mut samples, b"key", b"a short value");
+            records += 1;
+        }
+        assert_eq!(records, RECORDS_READ);
+        let mut samples = RecordSamples::default();
+        while !samples.is_complete() {
+            push(&mut samples, b"key", &[7; 64 << 10]);
+        }
+        assert_eq!(samples.bytes_read, BYTES_READ);
+        // All classes are full long before.
+        let mut samples = RecordSamples::default();
+        while !samples.is_complete() {
+            for len in [390, 1000, 4096] {
+                push(&mut samples, b"key", &vec![7; len]);
+            }
+        }
+        assert!(samples.records_read < RECORDS_READ && samples.is_full == [true; VALUE_CLASSES]);
     }
 }

@@ -231,6 +231,11 @@ impl HashShard {
         (self.bucket_bytes + self.block_bytes + self.huge.bytes()) as u64
     }
 
+    /// Returns the bytes of the records that can have a dictionary or a shape, as they are stored.
+    pub(super) fn encodable_bytes(&self) -> u64 {
+        (self.bucket_bytes + self.block_bytes) as u64
+    }
+
     /// Returns true if the seeds have changed since the key was hashed. The caller must then hash
     /// it again.
     #[inline]
