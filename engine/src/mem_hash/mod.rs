@@ -205,12 +205,6 @@ impl MemHash {
         })
     }
 
-    /// Trains dictionaries and key shapes and stores all records with them, if that is due.
-    /// [`Engine::maintain`] does the same with long rests.
-    pub fn recode(&self) {
-        while self.recode_step(false) {}
-    }
-
     /// Compresses all long values that no one reads or writes meanwhile, and decompresses those
     /// that were read twice since the last round. [`Engine::maintain`] does the same with long
     /// rests.
@@ -561,6 +555,10 @@ impl Engine for MemHash {
             self.long_values.step(self);
         }
         has_more
+    }
+
+    fn recode(&self) {
+        while self.recode_step(false) {}
     }
 
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
