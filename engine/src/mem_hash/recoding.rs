@@ -79,11 +79,17 @@ enum RecodingStage {
     Waiting,
     Sampling(RecordSamples),
     Training(Box<ClassTraining>),
-    Recoding {
-        place: u64,
-        /// True if there was no memory for some bucket, so that old encodings may still be in use.
-        is_incomplete: bool,
-    },
+    Recoding(RecodingPass),
+}
+
+/// The state of a pass over all records.
+#[derive(Default)]
+struct RecodingPass {
+    /// The position of the current bucket, and the fingerprint in it from which on to continue.
+    place: u64,
+    fingerprint: u32,
+    /// True if there was no memory for some record, so that old encodings may still be in use.
+    is_incomplete: bool,
 }
 
 /// A sample of keys and of the values of each class.
@@ -151,7 +157,7 @@ impl MemHash {
                     let place = state.sampled_to;
                     RecodingStage::Sampling(RecordSamples { place, ..RecordSamples::default() })
                 } else if state.repeats_at.take_if(|at| *at <= Instant::now()).is_some() {
-                    RecodingStage::Recoding { place: 0, is_incomplete: false }
+                    RecodingStage::Recoding(RecodingPass::default())
                 } else {
                     return false;
                 }
@@ -175,34 +181,30 @@ impl MemHash {
                         self.install(training.encodings);
                         // Only what is written from here on has the new encodings.
                         (state.ratio, state.written) = (None, self.written());
-                        RecodingStage::Recoding { place: 0, is_incomplete: false }
+                        RecodingStage::Recoding(RecodingPass::default())
                     } else {
                         RecodingStage::Waiting
                     }
                 }
             }
-            RecodingStage::Recoding { place, is_incomplete } => {
+            RecodingStage::Recoding(mut pass) => {
                 let rests = rests && self.budget.fits(0);
                 let began = Instant::now();
                 if rests && state.rests_until.is_some_and(|until| began < until) {
-                    state.stage = RecodingStage::Recoding { place, is_incomplete };
+                    state.stage = RecodingStage::Recoding(pass);
                     return false;
                 }
-                let (next, is_complete) = self.recode_buckets(place);
+                let has_more = self.recode_buckets(&mut pass);
                 let worked = began.elapsed();
                 state.rests_until = Some(began + (worked * REST).min(Duration::from_secs(1)));
-                let is_incomplete = is_incomplete || !is_complete;
-                match next {
-                    Some(place) => RecodingStage::Recoding { place, is_incomplete },
-                    None => {
-                        state.repeats_at = is_incomplete.then(|| Instant::now() + REPEATED_AFTER);
-                        if !is_incomplete {
-                            let mut encodings = RecordEncodings::clone(&self.recoding.newest.lock());
-                            encodings.drop_old();
-                            self.install(encodings);
-                        }
-                        RecodingStage::Waiting
+                if has_more {
+                    RecodingStage::Recoding(pass)
+                } else {
+                    state.repeats_at = pass.is_incomplete.then(|| Instant::now() + REPEATED_AFTER);
+                    if !pass.is_incomplete {
+                        self.drop_old_encodings();
                     }
+                    RecodingStage::Waiting
                 }
             }
         };
@@ -274,23 +276,38 @@ impl MemHash {
         true
     }
 
-    /// Gives the records of some buckets the forms of the current encodings. Returns the position
-    /// at which to continue. The second result is false if there was no memory for some bucket.
-    fn recode_buckets(&self, mut place: u64) -> (Option<u64>, bool) {
-        let mut is_complete = true;
+    /// Gives the records of some buckets the forms of the current encodings. Returns false after
+    /// the last bucket.
+    fn recode_buckets(&self, pass: &mut RecodingPass) -> bool {
         let began = Instant::now();
         while began.elapsed() < WORK_MAX {
-            let (shard, hash) = super::bucket_block::hash_of(place, self.shard_bits);
-            let (bits, outcome) =
-                MemHash::change(&self.shards[shard].0, |shard| shard.recode_bucket_of(hash));
-            is_complete &= outcome.is_ok();
-            let last = super::bucket_block::last_place(place, self.shard_bits, bits);
-            match last.checked_add(1) {
-                Some(next) => place = next,
-                None => return (None, is_complete),
+            if !self.recode_records(pass) {
+                return false;
             }
         }
-        (Some(place), is_complete)
+        true
+    }
+
+    /// Does the same for some records of one bucket.
+    fn recode_records(&self, pass: &mut RecodingPass) -> bool {
+        let (shard, hash) = super::bucket_block::hash_of(pass.place, self.shard_bits);
+        let recoded =
+            MemHash::change(&self.shards[shard].0, |shard| shard.recode_bucket_of(hash, pass.fingerprint));
+        pass.is_incomplete |= recoded.outcome.is_err();
+        if let Some(fingerprint) = recoded.next {
+            pass.fingerprint = fingerprint;
+            return true;
+        }
+        let last = super::bucket_block::last_place(pass.place, self.shard_bits, recoded.bits);
+        pass.fingerprint = 0;
+        last.checked_add(1).map(|place| pass.place = place).is_some()
+    }
+
+    /// Removes the encodings to which no record refers any more.
+    fn drop_old_encodings(&self) {
+        let mut encodings = RecordEncodings::clone(&self.recoding.newest.lock());
+        encodings.drop_old();
+        self.install(encodings);
     }
 
     /// Uses encodings for new records from now on.
@@ -379,7 +396,81 @@ impl ClassTraining {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use todana_core::Attributes;
+    use crate::dictionary::TrainedDictionary;
+    use crate::mem_hash::MemHashOptions;
+    use todana_core::{Action, Attributes, Engine, Visitor};
+
+    struct Put<'a>(&'a [u8]);
+
+    impl Visitor for Put<'_> {
+        fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+            Action::Put(Record::new(self.0, Attributes::default()))
+        }
+    }
+
+    /// Returns text of some words of a vocabulary, or noise.
+    fn long_value(n: u64, is_noise: bool) -> Vec<u8> {
+        let mut words = fastrand::Rng::with_seed(7);
+        let words: Vec<String> =
+            (0..200).map(|_| format!("{:012}", words.u64(..1_000_000_000_000))).collect();
+        let mut random = fastrand::Rng::with_seed(n);
+        if is_noise {
+            return (0..40_000).map(|_| random.u8(..)).collect();
+        }
+        (0..3333).flat_map(|_| words[random.usize(..words.len())].bytes()).collect()
+    }
+
+    fn trained() -> TrainedDictionary {
+        let mut sample = TrainingSample::default();
+        (0..256).for_each(|n| assert!(sample.push(&long_value(1000 + n, false))));
+        let mut training = SampleTraining::new(sample).unwrap();
+        loop {
+            match training.step(None) {
+                TrainingStep::Working => {}
+                TrainingStep::Useless => panic!("the values resemble each other"),
+                TrainingStep::Useful(dictionary) => return *dictionary,
+            }
+        }
+    }
+
+    #[test]
+    fn lock_is_released_between_long_records() {
+        let options = MemHashOptions { seed: Some(3), shards: Some(1), ..MemHashOptions::default() };
+        let hash = MemHash::new(options).unwrap();
+        for n in 0..30 {
+            hash.visit(&[n], &mut Put(&long_value(n.into(), n % 3 == 0))).unwrap();
+        }
+        let mut stored = hash.stored_bytes();
+        for version in 1..4 {
+            let mut encodings = RecordEncodings::clone(&hash.recoding.newest.lock());
+            assert!(encodings.adopt(2, trained()), "{version}");
+            hash.install(encodings);
+            let (mut pass, mut locks, mut changes) = (RecodingPass::default(), 0, 0);
+            loop {
+                let has_more = hash.recode_records(&mut pass);
+                let now = hash.stored_bytes();
+                // No more than one record has changed.
+                assert!(stored.abs_diff(now) < 40_000, "{stored} {now}");
+                changes += u64::from(now != stored);
+                stored = now;
+                locks += 1;
+                if !has_more {
+                    break;
+                }
+            }
+            assert!(!pass.is_incomplete && (30..60).contains(&locks), "{locks}");
+            assert_eq!(changes, if version == 1 { 20 } else { 0 });
+            hash.drop_old_encodings();
+            assert_eq!(hash.recoding.status().dictionaries, 1);
+            assert!((400_000..400_000 + 20 * 14_000).contains(&stored), "{stored}");
+            for n in 0..30 {
+                let mut is_equal = false;
+                let value = long_value(n.into(), n % 3 == 0);
+                hash.view(&[n], &mut |record| is_equal = record.value == value).unwrap();
+                assert!(is_equal, "{n}");
+            }
+        }
+    }
 
     fn push(samples: &mut RecordSamples, key: &[u8], value: &[u8]) {
         samples.push(key, Record::new(value, Attributes::default()));
