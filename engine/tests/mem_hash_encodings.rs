@@ -616,3 +616,61 @@ fn other_values_do_not_delay_training() {
         assert!(hash.status().encoding.dictionaries > 0, "{len}: {:?}", hash.status());
     }
 }
+
+/// Stores one value on the first visit and another one on all others.
+struct ChangingPut<'a> {
+    values: [&'a [u8]; 2],
+    visits: usize,
+    is_shown: bool,
+}
+
+impl Visitor for ChangingPut<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        self.visits += 1;
+        Action::Put(Record::new(self.values[usize::from(self.visits > 1)], Attributes::default()))
+    }
+
+    fn applied(&mut self, now: Option<Record<'_>>) {
+        self.is_shown = now.is_some_and(|record| record.value == self.values[usize::from(self.visits > 1)]);
+    }
+}
+
+/// A write is repeated after the encoding of its long value, so that no other write waits for that.
+#[test]
+fn long_values_are_encoded_between_two_visits() {
+    let hash = hash(true);
+    let mut model = Model::new();
+    put_long(&hash, &mut model, 0, 1);
+    settle(&hash);
+    let [text, other] = [1, 2].map(|n| long_value(64 * n, 0, 1));
+    let noise: Vec<u8> = long_value(3, 0, 1);
+    let zipped: Vec<u8> = long_value(5, 0, 1);
+    let mut put = |values: [&[u8]; 2], visits: usize| {
+        let mut put = ChangingPut { values, visits: 0, is_shown: false };
+        hash.visit(b"changing", &mut put).unwrap();
+        assert!(put.is_shown && put.visits == visits, "{}", put.visits);
+        let value = values[usize::from(visits > 1)].to_vec();
+        model.insert(b"changing".to_vec(), (value, Attributes::default()));
+        check(&hash, &model);
+    };
+    put([&text, &text], 2);
+    put([&text, &other], 2);
+    put([&text, &noise], 2);
+    put([&noise, b"short"], 2);
+    put([&zipped, &text], 1);
+    put([&text[..4000], &other], 1);
+    let before = hash.status().live_bytes;
+    put([&other, &other], 2);
+    assert!(hash.status().live_bytes < before + other.len() as u64 / 3);
+    // After some noise, most values are not probed, which takes no time.
+    put_noise(&hash, &mut Model::new(), 0, 40, 20_000);
+    (0..40).for_each(|n| hash.visit(format!("noise:{n}").as_bytes(), &mut Remove).unwrap());
+    let visits = |_| {
+        let mut put = ChangingPut { values: [&noise, &noise], visits: 0, is_shown: false };
+        hash.visit(b"changing", &mut put).unwrap();
+        put.visits
+    };
+    assert_eq!((0..32).map(visits).sum::<usize>(), 32 + 2);
+    model.insert(b"changing".to_vec(), (noise.clone(), Attributes::default()));
+    check(&hash, &model);
+}

@@ -106,6 +106,12 @@ impl FrameDictionary {
         size_of::<Self>() + self.compression.sizeof() + self.decompression.sizeof()
     }
 
+    /// Returns true if the next value of this length is not even probed with low effort.
+    pub(super) fn skips_next(&self, value_len: usize) -> bool {
+        let failures = self.failures.load(Ordering::Relaxed);
+        value_len > PROBED_MIN && failures >= FAILURES_MAX && !failures.is_multiple_of(FAILURES_MAX)
+    }
+
     /// Appends the encoded value if it is at most `len_max` bytes long. Otherwise appends nothing
     /// and returns false.
     pub(super) fn encode(
@@ -128,12 +134,12 @@ impl FrameDictionary {
                 is_done && frame.len() <= len_max + MAGIC_LEN
             };
             if value.len() > PROBED_MIN && effort != FrameEffort::High {
-                let failures = self.failures.load(Ordering::Relaxed);
                 let is_low = effort == FrameEffort::Low;
-                let is_probed = !is_low || failures < FAILURES_MAX || failures.is_multiple_of(FAILURES_MAX);
+                let is_probed = !is_low || !self.skips_next(value.len());
                 let probe = &value[..PROBE_LEN];
                 let is_promising = is_probed && compress(probe, PROBE_LEN - PROBE_LEN / PROBE_GAIN_PARTS);
                 // Only writes by clients show whether the next ones are worth a probe.
+                let failures = self.failures.load(Ordering::Relaxed);
                 let failures_now = if is_promising { 0 } else { failures.wrapping_add(1) };
                 if is_low && failures != failures_now {
                     self.failures.store(failures_now, Ordering::Relaxed);

@@ -81,6 +81,14 @@ impl TrainedDictionary {
         self.encode_with(value, effort, out)
     }
 
+    /// Returns true if `encode` would take much longer than to copy the value.
+    pub(crate) fn is_slow_for(&self, value: &[u8]) -> bool {
+        match &self.form {
+            StoredForm::Tokens(_) => false,
+            StoredForm::Frames(frames) => !is_compressed(value) && !frames.skips_next(value.len()),
+        }
+    }
+
     #[inline]
     fn encode_with(&self, value: &[u8], effort: FrameEffort, out: &mut Vec<u8>) -> bool {
         if !(VALUE_LEN_MIN..=VALUE_LEN_MAX).contains(&value.len()) || is_compressed(value) {

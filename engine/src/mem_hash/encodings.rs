@@ -164,6 +164,13 @@ impl RecordEncodings {
         (stored, dictionary)
     }
 
+    /// Returns true if a value should be encoded outside of the lock of a shard.
+    pub(super) fn is_slow_for(&self, value: &[u8]) -> bool {
+        let class = value_class(value.len());
+        class == VALUE_CLASSES - 1
+            && self.current(class).is_some_and(|dictionary| dictionary.is_slow_for(value))
+    }
+
     /// Returns true if there is a dictionary for values of this length.
     #[inline]
     pub(super) fn may_shorten(&self, value_len: usize) -> bool {
@@ -226,6 +233,29 @@ impl RecordEncodings {
                 *dictionary = None;
             }
         }
+    }
+}
+
+/// A value, and its stored form, for a write that is repeated with it.
+pub(super) struct EncodedValue {
+    encodings: Arc<RecordEncodings>,
+    value: Box<[u8]>,
+    stored: Vec<u8>,
+    dictionary: u8,
+}
+
+impl EncodedValue {
+    pub(super) fn new(value: Box<[u8]>, encodings: Arc<RecordEncodings>) -> EncodedValue {
+        let mut stored = Vec::new();
+        let dictionary = encodings.put_value(&value, &mut stored);
+        EncodedValue { encodings, value, stored, dictionary }
+    }
+
+    /// Returns the stored form and the number of its dictionary, or 0, if the value has this form
+    /// with these encodings.
+    pub(super) fn form_of(&self, value: &[u8], encodings: &Arc<RecordEncodings>) -> Option<(&[u8], u8)> {
+        let is_form = Arc::ptr_eq(&self.encodings, encodings) && *self.value == *value;
+        is_form.then_some((&self.stored, self.dictionary))
     }
 }
 

@@ -51,13 +51,14 @@ use bucket_block::SHARDS_MAX;
 pub use bucket_block::{expect_bucket_format, read_bucket_block};
 pub use classes::ClassBounds;
 pub use departures::{Departure, DepartureCause, EvictionObserver};
+use encodings::EncodedValue;
 pub use eviction::EvictionGoal;
 use key::{HashSeeds, Key};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use recoding::Recoding;
 use row::KeyBuffer;
 use seed_history::SeedHistory;
-use shard::{HashShard, ShardCapacity, VisitFailure};
+use shard::{HashShard, PreparedValues, ShardCapacity, VisitFailure};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -246,13 +247,14 @@ impl MemHash {
         let index = self.index_of(key.hash);
         let shard = self.shards[index].0.get_mut();
         shard.enter_noted_uses();
-        let outcome = shard.visit(&key, visitor, false, None);
+        let prepared = PreparedValues { encodes_here: true, ..PreparedValues::default() };
+        let outcome = shard.visit(&key, visitor, false, &prepared);
         drop(shard.huge.take_removed());
         match outcome {
             Ok(()) => Ok(()),
             Err(VisitFailure::Error(error)) => Err(error),
             // Freeing memory is rare and needs all shards. No other thread holds their locks.
-            Err(VisitFailure::NoRoom(_) | VisitFailure::Compressed(_)) => self.visit(key.text, visitor),
+            Err(_) => self.visit(key.text, visitor),
         }
     }
 
@@ -432,12 +434,11 @@ impl Engine for MemHash {
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let mut attempt = 0;
-        let mut decompressed = None;
+        let mut prepared = PreparedValues::default();
         while attempt < TRIES {
             let key = Key::new(key, self.seeds());
             let visited = MemHash::change(self.shard_of(key.hash), |shard| {
-                (!shard.is_outdated(&key))
-                    .then(|| shard.visit(&key, visitor, attempt > 0, decompressed.as_ref()))
+                (!shard.is_outdated(&key)).then(|| shard.visit(&key, visitor, attempt > 0, &prepared))
             });
             let NoRoom { bytes } = match visited {
                 // The key is hashed again.
@@ -446,7 +447,11 @@ impl Engine for MemHash {
                 Some(Err(VisitFailure::Error(error))) => return Err(error),
                 Some(Err(VisitFailure::NoRoom(no_room))) => no_room,
                 Some(Err(VisitFailure::Compressed(value))) => {
-                    decompressed = Some(DecompressedValue::new(value));
+                    prepared.decompressed = Some(DecompressedValue::new(value));
+                    continue;
+                }
+                Some(Err(VisitFailure::Unencoded(value, encodings))) => {
+                    prepared.encoded = Some(EncodedValue::new(value, encodings));
                     continue;
                 }
             };

@@ -1,7 +1,7 @@
 //! Writes records: from the decision of a visitor to the bytes in the bucket.
 
 use super::accounts::VisitEffect;
-use super::{HashShard, InlineRecord, RecordLocation, VisitFailure};
+use super::{HashShard, InlineRecord, PreparedValues, RecordLocation, VisitFailure};
 use crate::arena::{Arena, BlockHandle, BlockKind, MemoryNeed, NoRoom};
 use crate::huge::{self, DecompressedValue, HugeRecord};
 use crate::mem_hash::bits::{ColumnPatch, width_of};
@@ -64,14 +64,13 @@ impl StoredValueText {
 
 impl HashShard {
     /// Runs a visitor on the record of a key. `room_was_made` states that other records have
-    /// already been evicted for this write. `decompressed` is the old value if an earlier attempt
-    /// has failed because it was compressed.
+    /// already been evicted for this write.
     pub(in crate::mem_hash) fn visit(
         &mut self,
         key: &Key<'_>,
         visitor: &mut dyn Visitor,
         room_was_made: bool,
-        decompressed: Option<&DecompressedValue>,
+        prepared: &PreparedValues,
     ) -> Result<(), VisitFailure> {
         let moved_before = self.arena.moved();
         let bucket = self.directory.bucket_of(key.hash);
@@ -81,8 +80,7 @@ impl HashShard {
         let (mut is_use, mut stores) = (false, false);
         let mut effect = (VisitEffect::Nothing, None);
         let mut shown = StoredValueText::default();
-        let outcome = match self.plan(key, bucket, &location, visitor, decompressed, &mut scratch, &mut shown)
-        {
+        let outcome = match self.plan(key, bucket, &location, visitor, prepared, &mut scratch, &mut shown) {
             Err(failure) => Err(failure),
             Ok(plan) => {
                 let mut location = location;
@@ -107,7 +105,7 @@ impl HashShard {
                         location = self.find(bucket, key);
                     }
                 }
-                self.apply_plan(plan, key, bucket, &location, visitor, decompressed, &scratch, &shown)
+                self.apply_plan(plan, key, bucket, &location, visitor, prepared, &scratch, &shown)
             }
         };
         if is_use && outcome.is_ok() {
@@ -136,10 +134,11 @@ impl HashShard {
         bucket: usize,
         location: &RecordLocation,
         visitor: &mut dyn Visitor,
-        decompressed: Option<&DecompressedValue>,
+        prepared: &PreparedValues,
         scratch: &mut Vec<u8>,
         shown: &mut StoredValueText,
     ) -> Result<WritePlan, VisitFailure> {
+        let decompressed = prepared.decompressed.as_ref();
         let (mut buffer, mut buffer_again) = (PlainBuffer::default(), PlainBuffer::default());
         let ignores_value = visitor.ignores_value();
         let old = if ignores_value {
@@ -196,7 +195,12 @@ impl HashShard {
         }
         if plain <= BLOCK_RECORD_MAX {
             let mut buffer = PlainBuffer::default();
-            let stored = self.encodings.stored_value(record.value, None, &mut buffer);
+            let form = prepared.encoded.as_ref().and_then(|of| of.form_of(record.value, &self.encodings));
+            let encodes_here = prepared.encodes_here || prepared.encoded.is_some();
+            if form.is_none() && !encodes_here && self.encodings.is_slow_for(record.value) {
+                return Err(VisitFailure::Unencoded(record.value.into(), Arc::clone(&self.encodings)));
+            }
+            let stored = form.unwrap_or_else(|| self.encodings.stored_value(record.value, None, &mut buffer));
             let row = BucketRow::new_short(key, stored, &record.attributes, &self.encodings, scratch);
             if row.is_none() {
                 put_block_record(scratch, key, stored, &record.attributes);
@@ -284,7 +288,7 @@ impl HashShard {
         bucket: usize,
         location: &RecordLocation,
         visitor: &mut dyn Visitor,
-        decompressed: Option<&DecompressedValue>,
+        prepared: &PreparedValues,
         scratch: &[u8],
         shown: &StoredValueText,
     ) -> Result<(), VisitFailure> {
@@ -300,7 +304,7 @@ impl HashShard {
                 self.huge.get_mut(index).attributes = *attributes;
                 self.classes.add(self.huge.get(index).plain_size());
                 let record = self.huge.get(index).record();
-                let shown = DecompressedValue::shown(record, visitor, decompressed);
+                let shown = DecompressedValue::shown(record, visitor, prepared.decompressed.as_ref());
                 visitor.applied(Some(shown.unwrap_or(record)));
                 return Ok(());
             }
