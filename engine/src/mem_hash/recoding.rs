@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! waiting -- there is much more data, or it is stored less well --> sampling
-//! sampling -- a megabyte of values --> training, one class of values after another
+//! sampling -- up to a megabyte of values of each class --> training, one class after another
 //! training -- new encodings --> recoding, bucket by bucket in the order of a scan --> waiting
 //! ```
 //!
 //! All of this is maintenance, in steps of some tens of milliseconds at most. No lock is held for
-//! longer than for one bucket. New encodings are used for new records at once. The old ones are
+//! longer than for one bucket, or for one of its long records. New encodings are used for new records at once. The old ones are
 //! dropped when no record refers to them any more.
 
 use super::MemHash;
@@ -15,6 +15,7 @@ use super::encodings::{RecordEncodings, VALUE_CLASSES, WrittenBytes, value_class
 use super::group::BUCKET_RECORD_MAX;
 use crate::dictionary::{SampleTraining, TrainingSample, TrainingStep};
 use crate::key_shape::find_shapes;
+use crate::raw::trim_allocator;
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -175,6 +176,8 @@ impl MemHash {
                 if training.step() {
                     RecodingStage::Training(training)
                 } else {
+                    // While the allocator holds the memory of the training, there is less for records.
+                    trim_allocator();
                     // If training finds nothing, it may succeed with more data.
                     state.due_at = due_after(self.stored_bytes());
                     if training.is_new {
@@ -361,8 +364,9 @@ impl RecordSamples {
 }
 
 impl ClassTraining {
-    fn new(samples: RecordSamples, mut encodings: RecordEncodings) -> ClassTraining {
-        let keys: Vec<&[u8]> = samples.keys.iter().map(|key| &**key).collect();
+    fn new(mut samples: RecordSamples, mut encodings: RecordEncodings) -> ClassTraining {
+        let keys = std::mem::take(&mut samples.keys);
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
         let shapes = find_shapes(&keys, encodings.shapes());
         let is_new = !shapes.is_empty();
         shapes.into_iter().for_each(|shape| encodings.add_shape(shape));
