@@ -7,8 +7,8 @@
 //! ```
 //!
 //! All of this is maintenance, in steps of some tens of milliseconds at most. No lock is held for
-//! longer than for one bucket, or for one of its long records. New encodings are used for new records at once. The old ones are
-//! dropped when no record refers to them any more.
+//! longer than for one bucket, or for one of its long records. New encodings are used for new
+//! records at once. The old ones are dropped when no record refers to them any more.
 
 use super::MemHash;
 use super::encodings::{RecordEncodings, VALUE_CLASSES, WrittenBytes, value_class};
