@@ -563,7 +563,7 @@ impl Engine for MemHash {
     }
 
     fn recode(&self) {
-        while self.recode_step(false) {}
+        self.recode_without_rests();
     }
 
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {

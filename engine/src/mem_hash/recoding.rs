@@ -151,7 +151,19 @@ impl MemHash {
         }
         // Another thread that does a step suffices.
         let Some(mut state) = self.recoding.state.try_lock() else { return false };
-        let state = &mut *state;
+        self.take_recoding_step(&mut state, rests)
+    }
+
+    /// Trains encodings and stores all records with them, if that is due. Other threads do no steps
+    /// meanwhile.
+    pub(super) fn recode_without_rests(&self) {
+        if self.recoding.is_on {
+            let mut state = self.recoding.state.lock();
+            while self.take_recoding_step(&mut state, false) {}
+        }
+    }
+
+    fn take_recoding_step(&self, state: &mut RecodingState, rests: bool) -> bool {
         state.stage = match std::mem::replace(&mut state.stage, RecodingStage::Waiting) {
             RecodingStage::Waiting => {
                 if self.is_due(state) {
