@@ -96,9 +96,9 @@ fn store(db: &Db, record: &SampledRecord, copy: u64) -> Result<(), CommandFailur
     Ok(db.execute(&Operation::Store(put), &mut |_| {})?)
 }
 
-/// Changes a key in a way that is the same for all keys with digits in the same places. If there are
-/// enough digits, only the last of these change, so that the key keeps its shape and its numbers
-/// their size. Otherwise all bytes change.
+/// Changes a key in a way that is the same for all keys with digits in the same places. If there
+/// are enough digits, only the last of these change, so that the key keeps its shape and its
+/// numbers their size. Otherwise all bytes change.
 fn change_key(key: &mut [u8], mask: &mut fastrand::Rng) {
     let digits: Vec<usize> = (0..key.len()).filter(|&at| key[at].is_ascii_digit()).collect();
     let Some(last) = digits.last_chunk::<DIGITS_CHANGED>() else {
@@ -159,7 +159,7 @@ mod tests {
             sample.add(SampledRecord { key, value, flags: 0, expires: Some(false) });
         }
         let estimate = MemoryEstimate::of(&sample, 200_000).unwrap();
-        // The digits of the key, the few bytes of the stored value, and a few bytes for each record.
+        // The number in the key, the few bytes of the stored value, and a few for each record.
         let each = (estimate.bytes - SERVER_BYTES) / 200_000.0;
         assert!((14.0..28.0).contains(&each), "{each}");
     }

@@ -183,8 +183,8 @@ mod tests {
         assert_eq!(found(&[]), []);
     }
 
-    /// A long run of digits was once searched again from each of its bytes, and each beginning up to
-    /// a punctuation mark was counted. This test then took hours.
+    /// A long run of digits was once searched again from each of its bytes, and each beginning up
+    /// to a punctuation mark was counted. This test then took hours.
     #[test]
     fn long_keys_are_divided_in_one_pass() {
         let digits = |n: u64| format!("{}{}", "7".repeat(1 << 20), 100_000 + n);

@@ -78,7 +78,7 @@ struct RecodingState {
 
 enum RecodingStage {
     Waiting,
-    Sampling(RecordSamples),
+    Sampling(Box<RecordSamples>),
     Training(Box<ClassTraining>),
     Recoding(RecodingPass),
 }
@@ -168,7 +168,7 @@ impl MemHash {
             RecodingStage::Waiting => {
                 if self.is_due(state) {
                     let place = state.sampled_to;
-                    RecodingStage::Sampling(RecordSamples { place, ..RecordSamples::default() })
+                    RecodingStage::Sampling(Box::new(RecordSamples { place, ..RecordSamples::default() }))
                 } else if state.repeats_at.take_if(|at| *at <= Instant::now()).is_some() {
                     RecodingStage::Recoding(RecodingPass::default())
                 } else {
@@ -181,14 +181,14 @@ impl MemHash {
                 } else {
                     state.sampled_to = samples.place;
                     let newest = RecordEncodings::clone(&self.recoding.newest.lock());
-                    RecodingStage::Training(Box::new(ClassTraining::new(samples, newest)))
+                    RecodingStage::Training(Box::new(ClassTraining::new(*samples, newest)))
                 }
             }
             RecodingStage::Training(mut training) => {
                 if training.step() {
                     RecodingStage::Training(training)
                 } else {
-                    // While the allocator holds the memory of the training, there is less for records.
+                    // While the allocator holds memory of the training, there is less for records.
                     trim_allocator();
                     // If training finds nothing, it may succeed with more data.
                     state.due_at = due_after(self.stored_bytes());
