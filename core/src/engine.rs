@@ -373,6 +373,10 @@ pub trait Engine: Send + Sync {
         false
     }
 
+    /// Trains encodings and stores all records with them, if that is due. `maintain` does the same
+    /// with long rests. Does nothing in an engine that stores records as they are.
+    fn recode(&self) {}
+
     /// Creates a buffer for a long value of exactly `len` bytes, which is filled piece by piece and
     /// then stored without a copy. The buffer takes memory only as it is filled. Fails with `Full`
     /// if such a value would not fit, or would fit only after an eviction that the limit forbids.

@@ -31,8 +31,6 @@ pub use engine::{
     Action, BoundedEngine, EncodingStatus, Engine, EngineStatus, IndexStatus, MemoryLimit, RecordLoad,
     RecordRead, RecordSample, SampledRecord, ScanOrder, ScanPosition, SizeClass, SweepAim, SweepProgress,
     SweepableEngine, ValueBuffer, Visitor, WhenFull,
-    RecordSample, SampledRecord, ScanOrder, ScanPosition, SizeClass, SweepAim, SweepProgress,
-    SweepableEngine, ValueBuffer, Visitor, WhenFull,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use image::{CopiedBuckets, ImageForm, ImagedEngine};

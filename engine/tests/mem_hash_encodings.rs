@@ -282,9 +282,9 @@ fn long_records_follow_a_new_dictionary() {
 }
 
 /// Found by fuzzing: such a record was stored as it is in its bucket, and no image could be read
-/// again.
+/// again. Later it kept the old dictionary in use forever.
 #[test]
-fn record_that_would_lengthen_keeps_its_form() {
+fn record_that_lengthens_leaves_its_bucket() {
     let hash = hash(true);
     let value = |n: u64, vocabulary: u64| {
         let mut random = fastrand::Rng::with_seed(vocabulary);
@@ -316,7 +316,7 @@ fn record_that_would_lengthen_keeps_its_form() {
     put(&mut model, 15_000, 2);
     settle(&hash);
     check(&hash, &model);
-    assert_eq!(hash.status().encoding.dictionaries, 2, "both are in use");
+    assert_eq!(hash.status().encoding.dictionaries, 1, "only the new one is in use");
     let form = hash.image_form();
     let (mut block, mut from) = (Vec::new(), None);
     loop {
@@ -445,4 +445,232 @@ fn recoding_makes_room_in_full_memory() {
         ControlFlow::Continue(())
     });
     assert_eq!((scanned.unwrap(), wrong), (None, 0));
+}
+
+/// Changes the flags of a record, and keeps the value that it is shown afterwards.
+struct CheckedRetag {
+    flags: u32,
+    ignores_value: bool,
+    shown: Vec<u8>,
+}
+
+impl Visitor for CheckedRetag {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        old.map_or(Action::Keep, |old| Action::Retag(Attributes { flags: self.flags, ..old.attributes }))
+    }
+
+    fn ignores_value(&self) -> bool {
+        self.ignores_value
+    }
+
+    fn applied(&mut self, now: Option<Record<'_>>) {
+        self.shown = now.map_or(Vec::new(), |record| record.value.to_vec());
+    }
+}
+
+fn put_noise(hash: &MemHash, model: &mut Model, from: u64, count: u64, len: usize) {
+    for n in from..from + count {
+        let mut random = fastrand::Rng::with_seed(n);
+        let (key, value): (_, Vec<u8>) =
+            (format!("noise:{n}").into_bytes(), (0..len).map(|_| random.u8(..)).collect());
+        hash.visit(&key, &mut Set(&value)).unwrap();
+        model.insert(key, (value, Attributes::default()));
+    }
+}
+
+/// A record once lost its dictionary if other attributes were stored after some noise, and a read
+/// could so exceed the memory limit.
+#[test]
+fn other_attributes_keep_the_stored_value() {
+    let (few, many) = (hash(true), hash(true));
+    let (mut long, short) = (Model::new(), loaded(&many));
+    put_long(&few, &mut long, 0, 1);
+    for (hash, mut model) in [(few, long), (many, short)] {
+        settle(&hash);
+        put_noise(&hash, &mut model, 0, 40, 20_000);
+        let before = hash.status();
+        for (round, ignores_value) in [(1, false), (2, true), (3, false)] {
+            for (key, (value, attributes)) in &mut model {
+                let mut retag = CheckedRetag { flags: round << 30, ignores_value, shown: Vec::new() };
+                hash.visit(key, &mut retag).unwrap();
+                assert!(retag.shown == *value, "{}", key.escape_ascii());
+                attributes.flags = round << 30;
+            }
+            let after = hash.status();
+            assert!(after.live_bytes < before.live_bytes + 16 * before.records, "{before:?} {after:?}");
+        }
+        check(&hash, &model);
+    }
+}
+
+/// Recoding once left text as it is after some noise, even if it had a dictionary before.
+#[test]
+fn text_among_noise_becomes_shorter() {
+    let hash = hash(true);
+    let mut model = Model::new();
+    let put_text = |model: &mut Model, from: u64, vocabulary: u64| {
+        for n in from..from + 250 {
+            let (key, value) = (format!("text:{n}").into_bytes(), long_value(64 * n + 64, 0, vocabulary));
+            hash.visit(&key, &mut Set(&value)).unwrap();
+            model.insert(key, (value, Attributes::default()));
+        }
+    };
+    let (noise, text) = (1000 * 9000, 250 * 60_000);
+    put_noise(&hash, &mut model, 0, 1000, 9000);
+    put_text(&mut model, 0, 1);
+    settle(&hash);
+    let trained = hash.status();
+    assert!(trained.live_bytes < noise + text / 3, "{trained:?}");
+    put_text(&mut model, 250, 1);
+    settle(&hash);
+    put_text(&mut model, 500, 2);
+    put_text(&mut model, 750, 2);
+    settle(&hash);
+    check(&hash, &model);
+    let adapted = hash.status();
+    assert_eq!(adapted.encoding.dictionaries, 1);
+    assert!(adapted.live_bytes < noise + 4 * text / 3, "{adapted:?}");
+}
+
+/// Returns text that consists of some of 20 blocks of noise: the first one four times, others once.
+fn blocks_of_noise(n: u64, vocabulary: u64) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(vocabulary);
+    let blocks: Vec<Vec<u8>> = (0..20).map(|_| (0..2048).map(|_| random.u8(..)).collect()).collect();
+    let mut random = fastrand::Rng::with_seed(n);
+    let mut order: Vec<usize> = (0..blocks.len()).collect();
+    random.shuffle(&mut order);
+    let beginning = [order[0]; 3];
+    beginning.iter().chain(&order[..18]).flat_map(|&block| blocks[block].iter().copied()).collect()
+}
+
+/// A record that a dictionary had made very short once stayed in its bucket with any longer form,
+/// whose length a bucket cannot state.
+#[test]
+fn record_that_lengthens_much_leaves_its_bucket() {
+    let hash = hash(true);
+    let mut model = Model::new();
+    let put = |model: &mut Model, from: u64, vocabulary: u64| {
+        for n in from..from + 300 {
+            let (key, value) = (format!("page:{n}").into_bytes(), blocks_of_noise(n, vocabulary));
+            hash.visit(&key, &mut Set(&value)).unwrap();
+            model.insert(key, (value, Attributes::default()));
+        }
+    };
+    put(&mut model, 0, 1);
+    settle(&hash);
+    let short = hash.status();
+    assert!(short.live_bytes < 300 * 1000, "all records are in buckets: {short:?}");
+    put(&mut model, 300, 1);
+    settle(&hash);
+    for n in 3..600 {
+        let key = format!("page:{n}").into_bytes();
+        hash.visit(&key, &mut Remove).unwrap();
+        model.remove(&key);
+    }
+    put(&mut model, 600, 2);
+    put(&mut model, 900, 2);
+    settle(&hash);
+    assert_eq!(hash.status().encoding.dictionaries, 1, "only the new one is in use");
+    let long = hash.status().live_bytes;
+    assert!((3 * 35_000..600 * 1000 + 3 * 42_000).contains(&long), "{long}");
+    check(&hash, &model);
+}
+
+#[test]
+fn each_class_of_values_is_sampled() {
+    let hash = hash(true);
+    let mut model = Model::new();
+    let mut plain = 0;
+    for n in 0..2000 {
+        let mut value = long_value(64 * n + 64, 0, 1);
+        value.truncate(if n % 20 < 3 { 32 << 10 } else { 1 << 10 });
+        plain += value.len() as u64;
+        let key = format!("page:{n}").into_bytes();
+        hash.visit(&key, &mut Set(&value)).unwrap();
+        model.insert(key, (value, Attributes::default()));
+    }
+    settle(&hash);
+    check(&hash, &model);
+    let status = hash.status();
+    assert!(status.live_bytes < plain / 3 && status.encoding.dictionaries == 2, "{plain} {status:?}");
+}
+
+/// Long values without dictionaries once delayed the training until there were eight times as many
+/// bytes of other values.
+#[test]
+fn other_values_do_not_delay_training() {
+    for (count, len) in [(60, 1 << 18), (300, 50_000)] {
+        let hash = hash(true);
+        put_noise(&hash, &mut Model::new(), 0, count, len);
+        settle(&hash);
+        assert_eq!(hash.status().encoding.dictionaries, 0);
+        if len <= 50_000 {
+            (0..count).for_each(|n| hash.visit(format!("noise:{n}").as_bytes(), &mut Remove).unwrap());
+            settle(&hash);
+        }
+        let mut model = Model::new();
+        for part in 0..5 {
+            (0..RECORDS).for_each(|n| put(&hash, &mut model, part * RECORDS + n, 0));
+        }
+        settle(&hash);
+        assert!(hash.status().encoding.dictionaries > 0, "{len}: {:?}", hash.status());
+    }
+}
+
+/// Stores one value on the first visit and another one on all others.
+struct ChangingPut<'a> {
+    values: [&'a [u8]; 2],
+    visits: usize,
+    is_shown: bool,
+}
+
+impl Visitor for ChangingPut<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        self.visits += 1;
+        Action::Put(Record::new(self.values[usize::from(self.visits > 1)], Attributes::default()))
+    }
+
+    fn applied(&mut self, now: Option<Record<'_>>) {
+        self.is_shown = now.is_some_and(|record| record.value == self.values[usize::from(self.visits > 1)]);
+    }
+}
+
+/// A write is repeated after the encoding of its long value, so that no other write waits for that.
+#[test]
+fn long_values_are_encoded_between_two_visits() {
+    let hash = hash(true);
+    let mut model = Model::new();
+    put_long(&hash, &mut model, 0, 1);
+    settle(&hash);
+    let [text, other] = [1, 2].map(|n| long_value(64 * n, 0, 1));
+    let noise: Vec<u8> = long_value(3, 0, 1);
+    let zipped: Vec<u8> = long_value(5, 0, 1);
+    let mut put = |values: [&[u8]; 2], visits: usize| {
+        let mut put = ChangingPut { values, visits: 0, is_shown: false };
+        hash.visit(b"changing", &mut put).unwrap();
+        assert!(put.is_shown && put.visits == visits, "{}", put.visits);
+        let value = values[usize::from(visits > 1)].to_vec();
+        model.insert(b"changing".to_vec(), (value, Attributes::default()));
+        check(&hash, &model);
+    };
+    put([&text, &text], 2);
+    put([&text, &other], 2);
+    put([&text, &noise], 2);
+    put([&noise, b"short"], 2);
+    put([&zipped, &text], 1);
+    put([&text[..4000], &other], 1);
+    let before = hash.status().live_bytes;
+    put([&other, &other], 2);
+    assert!(hash.status().live_bytes < before + other.len() as u64 / 3);
+    // After some noise, most values are not probed, which takes no time.
+    put_noise(&hash, &mut Model::new(), 0, 40, 20_000);
+    (0..40).for_each(|n| hash.visit(format!("noise:{n}").as_bytes(), &mut Remove).unwrap());
+    let visits = |_| {
+        let mut put = ChangingPut { values: [&noise, &noise], visits: 0, is_shown: false };
+        hash.visit(b"changing", &mut put).unwrap();
+        put.visits
+    };
+    assert_eq!((0..32).map(visits).sum::<usize>(), 32 + 2);
+    model.insert(b"changing".to_vec(), (noise.clone(), Attributes::default()));
+    check(&hash, &model);
 }

@@ -28,6 +28,18 @@ const PROBE_GAIN_PARTS: usize = 10;
 /// After this number of values in a row that were left alone, only one in as many values is probed.
 const FAILURES_MAX: u32 = 16;
 
+/// Which long values are encoded completely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FrameEffort {
+    /// Those whose beginning becomes shorter. After many values that were left alone, some are not
+    /// even probed.
+    Low,
+    /// Those whose beginning becomes shorter.
+    Medium,
+    /// All.
+    High,
+}
+
 /// The working memory of a thread.
 #[derive(Default)]
 struct FrameContexts {
@@ -94,9 +106,21 @@ impl FrameDictionary {
         size_of::<Self>() + self.compression.sizeof() + self.decompression.sizeof()
     }
 
+    /// Returns true if the next value of this length is not even probed with low effort.
+    pub(super) fn skips_next(&self, value_len: usize) -> bool {
+        let failures = self.failures.load(Ordering::Relaxed);
+        value_len > PROBED_MIN && failures >= FAILURES_MAX && !failures.is_multiple_of(FAILURES_MAX)
+    }
+
     /// Appends the encoded value if it is at most `len_max` bytes long. Otherwise appends nothing
     /// and returns false.
-    pub(super) fn encode(&self, value: &[u8], len_max: usize, out: &mut Vec<u8>) -> bool {
+    pub(super) fn encode(
+        &self,
+        value: &[u8],
+        len_max: usize,
+        effort: FrameEffort,
+        out: &mut Vec<u8>,
+    ) -> bool {
         CONTEXTS.with_borrow_mut(|contexts| {
             let FrameContexts { compression, frame, .. } = contexts;
             if compression.is_none() {
@@ -109,16 +133,19 @@ impl FrameDictionary {
                 let is_done = context.compress_using_cdict(frame, value, &self.compression).is_ok();
                 is_done && frame.len() <= len_max + MAGIC_LEN
             };
-            if value.len() > PROBED_MIN {
-                let failures = self.failures.load(Ordering::Relaxed);
-                let is_probed = failures < FAILURES_MAX || failures.is_multiple_of(FAILURES_MAX);
+            if value.len() > PROBED_MIN && effort != FrameEffort::High {
+                let is_low = effort == FrameEffort::Low;
+                let is_probed = !is_low || !self.skips_next(value.len());
                 let probe = &value[..PROBE_LEN];
-                if !is_probed || !compress(probe, PROBE_LEN - PROBE_LEN / PROBE_GAIN_PARTS) {
-                    self.failures.store(failures.wrapping_add(1), Ordering::Relaxed);
-                    return false;
+                let is_promising = is_probed && compress(probe, PROBE_LEN - PROBE_LEN / PROBE_GAIN_PARTS);
+                // Only writes by clients show whether the next ones are worth a probe.
+                let failures = self.failures.load(Ordering::Relaxed);
+                let failures_now = if is_promising { 0 } else { failures.wrapping_add(1) };
+                if is_low && failures != failures_now {
+                    self.failures.store(failures_now, Ordering::Relaxed);
                 }
-                if failures != 0 {
-                    self.failures.store(0, Ordering::Relaxed);
+                if !is_promising {
+                    return false;
                 }
             }
             let fits = compress(value, len_max);

@@ -21,7 +21,7 @@ mod sample;
 mod token_training;
 mod tokens;
 
-use frames::FrameDictionary;
+use frames::{FrameDictionary, FrameEffort};
 pub(crate) use frames::{decode_chunk, encode_chunk};
 pub use sample::{SAMPLE_BYTES_MAX, SAMPLED_LEN_MAX, SampleTraining, TrainingSample, TrainingStep};
 use tokens::TokenDictionary;
@@ -66,16 +66,38 @@ enum StoredForm {
 
 impl TrainedDictionary {
     /// Appends the stored form of a value. Returns false and appends nothing if that form would be
-    /// hardly shorter than the value, or if the value has been compressed before.
+    /// hardly shorter than the value, or if the value has been compressed before. Long values that
+    /// seem to be noise are left alone as well; whether they seem so depends on the values before.
     #[inline]
     pub fn encode(&self, value: &[u8], out: &mut Vec<u8>) -> bool {
+        self.encode_with(value, FrameEffort::Low, out)
+    }
+
+    /// Does what `encode` does for a value that is already stored. The result does not depend on
+    /// other values. `is_encoded` states that the value has a form of another dictionary, so that
+    /// it is no noise.
+    pub fn encode_again(&self, value: &[u8], is_encoded: bool, out: &mut Vec<u8>) -> bool {
+        let effort = if is_encoded { FrameEffort::High } else { FrameEffort::Medium };
+        self.encode_with(value, effort, out)
+    }
+
+    /// Returns true if `encode` would take much longer than to copy the value.
+    pub(crate) fn is_slow_for(&self, value: &[u8]) -> bool {
+        match &self.form {
+            StoredForm::Tokens(_) => false,
+            StoredForm::Frames(frames) => !is_compressed(value) && !frames.skips_next(value.len()),
+        }
+    }
+
+    #[inline]
+    fn encode_with(&self, value: &[u8], effort: FrameEffort, out: &mut Vec<u8>) -> bool {
         if !(VALUE_LEN_MIN..=VALUE_LEN_MAX).contains(&value.len()) || is_compressed(value) {
             return false;
         }
         let len_max = value.len() - value.len() / VALUE_GAIN_PARTS - 1;
         match &self.form {
             StoredForm::Tokens(tokens) => tokens.encode(value, len_max, out),
-            StoredForm::Frames(frames) => frames.encode(value, len_max, out),
+            StoredForm::Frames(frames) => frames.encode(value, len_max, effort, out),
         }
     }
 
@@ -262,13 +284,20 @@ mod tests {
         let mut noise = |_| -> Vec<u8> { (0..30_000).map(|_| random.u8(..)).collect() };
         assert!(round_trip(&dictionary, &text).is_some());
         assert!((0..100).map(&mut noise).all(|value| round_trip(&dictionary, &value).is_none()));
-        // After that noise, only some values are probed, until one of them becomes shorter.
+        // After that noise, only some values are probed, until one of them becomes shorter. A value
+        // that is already stored is always probed.
+        assert!(dictionary.encode_again(&text, false, &mut Vec::new()));
+        assert!((0..3).map(&mut noise).all(|value| round_trip(&dictionary, &value).is_none()));
         let skipped = (0..32).find(|_| round_trip(&dictionary, &text).is_some());
         assert!(skipped.is_some_and(|skipped| (1..16).contains(&skipped)), "{skipped:?}");
         assert!(round_trip(&dictionary, &text).is_some());
         // Noise after a beginning that is not.
         let value = [&text[..2048], &noise(0)].concat();
         assert!(round_trip(&dictionary, &value).is_none());
+        // The beginning of an encoded value does not matter.
+        let value = [&noise(0)[..2048], &text[..]].concat();
+        assert!(!dictionary.encode_again(&value, false, &mut Vec::new()));
+        assert!(dictionary.encode_again(&value, true, &mut Vec::new()));
     }
 
     #[test]

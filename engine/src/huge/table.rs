@@ -212,6 +212,9 @@ impl HugeTable {
         self.compressed.subtract(&record.value);
         self.budget.release(HugeRecord::committed(record.key.len()));
         self.free.push(index);
+        if self.free.len() == self.records.len() {
+            (self.records, self.free) = (Vec::new(), Vec::new());
+        }
         *record
     }
 

@@ -13,13 +13,16 @@ const BEGINNINGS_ONE_IN: usize = 16;
 /// The minimum number of bytes that a shape saves in each key, because a stored key names its
 /// shape.
 const SAVED_MIN: usize = 3;
+/// The maximum number of punctuation marks of one key after which a common beginning may end.
+const BEGINNINGS_MAX: usize = 16;
 /// The minimum length of a hexadecimal field.
 const HEX_LEN_MIN: usize = 8;
 /// The maximum length of a hexadecimal field.
 const HEX_LEN_MAX: usize = 128;
 
 /// Returns the shapes of keys that are frequent in a sample and that have none of the known shapes,
-/// the most useful first.
+/// the most useful first. The time grows with the total length of the keys, and with the number of
+/// shapes.
 pub fn find_shapes(keys: &[&[u8]], known: &KeyShapes) -> Vec<KeyShape> {
     let mut unknown: Vec<&[u8]> =
         keys.iter().copied().filter(|key| known.encode(key, &mut Vec::new()).is_none()).collect();
@@ -64,7 +67,7 @@ fn by_beginning(mut keys: Vec<&[u8]>, keys_min: usize) -> Vec<KeyShape> {
         let mut counts: RapidHashMap<&[u8], usize> = RapidHashMap::default();
         for &key in &keys {
             let ends = key.iter().enumerate().filter(|(_, byte)| byte.is_ascii_punctuation());
-            ends.for_each(|(at, _)| *counts.entry(&key[..=at]).or_default() += 1);
+            ends.take(BEGINNINGS_MAX).for_each(|(at, _)| *counts.entry(&key[..=at]).or_default() += 1);
         }
         let frequent =
             counts.into_iter().filter(|&(text, count)| count >= keys_min.max(2) && text.len() >= SAVED_MIN);
@@ -79,9 +82,12 @@ fn by_beginning(mut keys: Vec<&[u8]>, keys_min: usize) -> Vec<KeyShape> {
 fn divide(key: &[u8]) -> Option<Vec<KeyPart>> {
     let (mut parts, mut literal, mut fields, mut at) = (Vec::new(), Vec::new(), 0, 0);
     while at < key.len() {
-        let Some((field, len)) = field_at(key, at) else {
-            literal.push(key[at]);
-            at += 1;
+        let digits = key[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let Some((field, len)) = field_at(key, at, digits) else {
+            // Only the last digits of a long run are a field.
+            let len = digits.saturating_sub(decimal::DIGITS_MAX).max(1);
+            literal.extend_from_slice(&key[at..at + len]);
+            at += len;
             continue;
         };
         if !literal.is_empty() {
@@ -89,16 +95,19 @@ fn divide(key: &[u8]) -> Option<Vec<KeyPart>> {
         }
         parts.push(field);
         fields += 1;
+        if fields > FIELDS_MAX {
+            return None;
+        }
         at += len;
     }
     if !literal.is_empty() {
         parts.push(KeyPart::Literal(literal.into()));
     }
-    (1..=FIELDS_MAX).contains(&fields).then_some(parts)
+    (fields > 0).then_some(parts)
 }
 
-/// Returns the field that begins at `at`, and its length.
-fn field_at(key: &[u8], at: usize) -> Option<(KeyPart, usize)> {
+/// Returns the field that begins at `at`, and its length. `digits` is the number of digits there.
+fn field_at(key: &[u8], at: usize, digits: usize) -> Option<(KeyPart, usize)> {
     // A hexadecimal field begins and ends with a word.
     let begins_word = at == 0 || !key[at - 1].is_ascii_alphanumeric();
     if begins_word {
@@ -118,8 +127,7 @@ fn field_at(key: &[u8], at: usize) -> Option<(KeyPart, usize)> {
             return Some((KeyPart::Hex(len as u8), len));
         }
     }
-    let len = key[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-    (1..=decimal::DIGITS_MAX).contains(&len).then_some((KeyPart::Digits, len))
+    (1..=decimal::DIGITS_MAX).contains(&digits).then_some((KeyPart::Digits, digits))
 }
 
 #[cfg(test)]
@@ -173,6 +181,24 @@ mod tests {
         let keys: Vec<String> = (0..500).map(|_| (0..12).map(|_| random.lowercase()).collect()).collect();
         assert_eq!(found(&keys), []);
         assert_eq!(found(&[]), []);
+    }
+
+    /// A long run of digits was once searched again from each of its bytes, and each beginning up
+    /// to a punctuation mark was counted. This test then took hours.
+    #[test]
+    fn long_keys_are_divided_in_one_pass() {
+        let digits = |n: u64| format!("{}{}", "7".repeat(1 << 20), 100_000 + n);
+        let marks = |n: u64| format!("{}{n}", "/".repeat(1 << 20));
+        let shapes = found(&(0..4).map(digits).collect::<Vec<_>>());
+        let (beginning, field) = (literal(&"7".repeat((1 << 20) - 13)), KeyPart::Digits);
+        assert_eq!(shapes, [KeyShape::new(vec![beginning, field]).unwrap()]);
+        let shapes = found(&(0..4).map(marks).collect::<Vec<_>>());
+        let (beginning, field) = (literal(&"/".repeat(1 << 20)), KeyPart::Digits);
+        assert_eq!(shapes, [KeyShape::new(vec![beginning, field]).unwrap()]);
+        let keys: Vec<String> = (0..4).map(|_| "/".repeat(1 << 20)).collect();
+        let shapes = found(&keys);
+        let beginning = literal(&"/".repeat(BEGINNINGS_MAX));
+        assert_eq!(shapes, [KeyShape::new(vec![beginning, KeyPart::Rest]).unwrap()]);
     }
 
     #[test]

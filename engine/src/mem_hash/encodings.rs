@@ -118,9 +118,25 @@ impl RecordEncodings {
     /// none; then the value is appended as it is.
     #[inline]
     pub(super) fn put_value(&self, value: &[u8], out: &mut Vec<u8>) -> u8 {
+        self.put_encoded(value, out, |dictionary, out| dictionary.encode(value, out))
+    }
+
+    /// Does what `put_value` does for the value of a stored record, which has the form of the
+    /// dictionary `old`.
+    pub(super) fn put_value_again(&self, value: &[u8], old: u8, out: &mut Vec<u8>) -> u8 {
+        self.put_encoded(value, out, |dictionary, out| dictionary.encode_again(value, old != 0, out))
+    }
+
+    #[inline]
+    fn put_encoded(
+        &self,
+        value: &[u8],
+        out: &mut Vec<u8>,
+        encode: impl FnOnce(&TrainedDictionary, &mut Vec<u8>) -> bool,
+    ) -> u8 {
         let number = self.current[value_class(value.len())];
         match self.dictionary(number) {
-            Some(dictionary) if dictionary.encode(value, out) => number,
+            Some(dictionary) if encode(dictionary, out) => number,
             _ => {
                 out.extend_from_slice(value);
                 0
@@ -129,14 +145,30 @@ impl RecordEncodings {
     }
 
     /// Returns the stored form of a value and the number of its dictionary, or the value and 0.
-    pub(super) fn stored_value<'a>(&self, value: &'a [u8], buffer: &'a mut PlainBuffer) -> (&'a [u8], u8) {
+    /// `old` is the present dictionary if the value is that of a stored record.
+    pub(super) fn stored_value<'a>(
+        &self,
+        value: &'a [u8],
+        old: Option<u8>,
+        buffer: &'a mut PlainBuffer,
+    ) -> (&'a [u8], u8) {
         if !self.may_shorten(value.len()) {
             return (value, 0);
         }
         let stored = buffer.text();
         stored.clear();
-        let dictionary = self.put_value(value, stored);
+        let dictionary = match old {
+            None => self.put_value(value, stored),
+            Some(old) => self.put_value_again(value, old, stored),
+        };
         (stored, dictionary)
+    }
+
+    /// Returns true if a value should be encoded outside of the lock of a shard.
+    pub(super) fn is_slow_for(&self, value: &[u8]) -> bool {
+        let class = value_class(value.len());
+        class == VALUE_CLASSES - 1
+            && self.current(class).is_some_and(|dictionary| dictionary.is_slow_for(value))
     }
 
     /// Returns true if there is a dictionary for values of this length.
@@ -202,6 +234,29 @@ impl RecordEncodings {
                 *dictionary = None;
             }
         }
+    }
+}
+
+/// A value, and its stored form, for a write that is repeated with it.
+pub(super) struct EncodedValue {
+    encodings: Arc<RecordEncodings>,
+    value: Box<[u8]>,
+    stored: Vec<u8>,
+    dictionary: u8,
+}
+
+impl EncodedValue {
+    pub(super) fn new(value: Box<[u8]>, encodings: Arc<RecordEncodings>) -> EncodedValue {
+        let mut stored = Vec::new();
+        let dictionary = encodings.put_value(&value, &mut stored);
+        EncodedValue { encodings, value, stored, dictionary }
+    }
+
+    /// Returns the stored form and the number of its dictionary, or 0, if the value has this form
+    /// with these encodings.
+    pub(super) fn form_of(&self, value: &[u8], encodings: &Arc<RecordEncodings>) -> Option<(&[u8], u8)> {
+        let is_form = Arc::ptr_eq(&self.encodings, encodings) && *self.value == *value;
+        is_form.then_some((&self.stored, self.dictionary))
     }
 }
 

@@ -52,13 +52,14 @@ use bucket_block::SHARDS_MAX;
 pub use bucket_block::{expect_bucket_format, read_bucket_block};
 pub use classes::ClassBounds;
 pub use departures::{Departure, DepartureCause, EvictionObserver};
+use encodings::EncodedValue;
 pub use eviction::EvictionGoal;
 use key::{HashSeeds, Key};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use recoding::Recoding;
 use row::KeyBuffer;
 use seed_history::SeedHistory;
-use shard::{HashShard, ShardCapacity, VisitFailure};
+use shard::{HashShard, PreparedValues, ShardCapacity, VisitFailure};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -209,12 +210,6 @@ impl MemHash {
         })
     }
 
-    /// Trains dictionaries and key shapes and stores all records with them, if that is due.
-    /// [`Engine::maintain`] does the same with long rests.
-    pub fn recode(&self) {
-        while self.recode_step(false) {}
-    }
-
     /// Compresses all long values that no one reads or writes meanwhile, and decompresses those
     /// that were read twice since the last round. [`Engine::maintain`] does the same with long
     /// rests.
@@ -256,13 +251,14 @@ impl MemHash {
         let index = self.index_of(key.hash);
         let shard = self.shards[index].0.get_mut();
         shard.enter_noted_uses();
-        let outcome = shard.visit(&key, visitor, false, None);
+        let prepared = PreparedValues { encodes_here: true, ..PreparedValues::default() };
+        let outcome = shard.visit(&key, visitor, false, &prepared);
         drop(shard.huge.take_removed());
         match outcome {
             Ok(()) => Ok(()),
             Err(VisitFailure::Error(error)) => Err(error),
             // Freeing memory is rare and needs all shards. No other thread holds their locks.
-            Err(VisitFailure::NoRoom(_) | VisitFailure::Compressed(_)) => self.visit(key.text, visitor),
+            Err(_) => self.visit(key.text, visitor),
         }
     }
 
@@ -442,12 +438,11 @@ impl Engine for MemHash {
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let mut attempt = 0;
-        let mut decompressed = None;
+        let mut prepared = PreparedValues::default();
         while attempt < TRIES {
             let key = Key::new(key, self.seeds());
             let visited = MemHash::change(self.shard_of(key.hash), |shard| {
-                (!shard.is_outdated(&key))
-                    .then(|| shard.visit(&key, visitor, attempt > 0, decompressed.as_ref()))
+                (!shard.is_outdated(&key)).then(|| shard.visit(&key, visitor, attempt > 0, &prepared))
             });
             let NoRoom { bytes } = match visited {
                 // The key is hashed again.
@@ -456,7 +451,11 @@ impl Engine for MemHash {
                 Some(Err(VisitFailure::Error(error))) => return Err(error),
                 Some(Err(VisitFailure::NoRoom(no_room))) => no_room,
                 Some(Err(VisitFailure::Compressed(value))) => {
-                    decompressed = Some(DecompressedValue::new(value));
+                    prepared.decompressed = Some(DecompressedValue::new(value));
+                    continue;
+                }
+                Some(Err(VisitFailure::Unencoded(value, encodings))) => {
+                    prepared.encoded = Some(EncodedValue::new(value, encodings));
                     continue;
                 }
             };
@@ -566,6 +565,10 @@ impl Engine for MemHash {
             self.long_values.step(self);
         }
         has_more
+    }
+
+    fn recode(&self) {
+        self.recode_without_rests();
     }
 
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {

@@ -74,24 +74,38 @@ impl BucketRow {
         row
     }
 
-    /// Does the same as `new` for a record that fits into a bucket only because of the form of a
-    /// dictionary, in which its value is given. Returns `None` if it does not fit.
-    pub(super) fn new_short(
+    /// Does the same for a value that is given in the form of a dictionary, or as it is if that is
+    /// 0.
+    pub(super) fn with_stored_value(
         key: &Key<'_>,
         (stored, dictionary): (&[u8], u8),
         attributes: &Attributes,
         encodings: &RecordEncodings,
         out: &mut Vec<u8>,
+    ) -> BucketRow {
+        let mut row = BucketRow::without_value(key, attributes, encodings, out);
+        row.value = match decimal::pack(stored).filter(|_| dictionary == 0) {
+            Some(number) => BucketValue::Number(number),
+            None => {
+                let at = out.len() as u32;
+                out.extend_from_slice(stored);
+                BucketValue::Text { at, len: stored.len() as u32, dictionary }
+            }
+        };
+        row
+    }
+
+    /// Does the same for a record that fits into a bucket only because of the form of a dictionary.
+    /// Returns `None` if it does not fit.
+    pub(super) fn new_short(
+        key: &Key<'_>,
+        stored: (&[u8], u8),
+        attributes: &Attributes,
+        encodings: &RecordEncodings,
+        out: &mut Vec<u8>,
     ) -> Option<BucketRow> {
-        let fits = dictionary != 0
-            && key.text.len() <= BUCKET_RECORD_MAX / 2
-            && BucketRow::fits(key.text.len(), stored.len(), attributes);
-        fits.then(|| {
-            let mut row = BucketRow::without_value(key, attributes, encodings, out);
-            row.value = BucketValue::Text { at: out.len() as u32, len: stored.len() as u32, dictionary };
-            out.extend_from_slice(stored);
-            row
-        })
+        let fits = BucketRow::fits_short(key.text.len(), (stored.0.len(), stored.1), attributes);
+        fits.then(|| BucketRow::with_stored_value(key, stored, attributes, encodings, out))
     }
 
     /// Returns a row for a new record whose value is not stored yet.
@@ -249,6 +263,15 @@ impl BucketRow {
         key_len + self.value.data_len()
     }
 
+    /// Returns true if the record fits into a bucket in its present form.
+    pub(super) fn fits_encoded(&self, bytes: &[u8], context: RecordContext<'_>) -> bool {
+        let attributes = self.attributes.read(bytes);
+        let value_len = self.value.text_len(bytes, context.encodings);
+        let key_len = self.plain_size(bytes, context) - self.attributes.flags_size() - value_len;
+        BucketRow::fits(key_len, value_len, &attributes)
+            || BucketRow::fits_short(key_len, (self.value.data_len(), self.value.dictionary()), &attributes)
+    }
+
     /// Returns true if the record would fit into a bucket as it is.
     pub(super) fn fits_plain(&self, bytes: &[u8], context: RecordContext<'_>) -> bool {
         let attributes = self.attributes.read(bytes);
@@ -287,7 +310,7 @@ impl BucketRow {
             let stored = &bytes[*at as usize..][..*len as usize];
             let text = context.encodings.value(*dictionary, stored, &mut buffer);
             *at = out.len() as u32;
-            *dictionary = encodings.put_value(text, out);
+            *dictionary = encodings.put_value_again(text, *dictionary, out);
             *len = out.len() as u32 - *at;
         }
         row
@@ -303,6 +326,13 @@ impl BucketRow {
     pub(super) fn fits(key_len: usize, value_len: usize, attributes: &Attributes) -> bool {
         let attributes_len = if *attributes == Attributes::default() { 0 } else { ATTRIBUTES_MAX };
         key_len + value_len + attributes_len <= BUCKET_RECORD_MAX
+    }
+
+    /// Returns true if a bucket can contain a record because of the form of a dictionary.
+    fn fits_short(key_len: usize, (stored_len, dictionary): (usize, u8), attributes: &Attributes) -> bool {
+        dictionary != 0
+            && key_len <= BUCKET_RECORD_MAX / 2
+            && BucketRow::fits(key_len, stored_len, attributes)
     }
 }
 

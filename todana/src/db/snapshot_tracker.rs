@@ -292,6 +292,10 @@ impl Engine for TrackedEngine {
         self.engine.maintain()
     }
 
+    fn recode(&self) {
+        self.engine.recode();
+    }
+
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         self.engine.buffer(len)
     }

@@ -19,7 +19,7 @@ use super::classes::{ClassBounds, ClassCounters};
 use super::credit::SizeOctaves;
 use super::departures::{DepartureCounters, EvictionObserver};
 use super::directory::BucketDirectory;
-use super::encodings::{PlainBuffer, RecordContext, RecordEncodings, WrittenBytes};
+use super::encodings::{EncodedValue, PlainBuffer, RecordContext, RecordEncodings, WrittenBytes};
 use super::eviction::{EvictionGoal, EvictionState};
 use super::group::{self, BucketValue, KeyMatch, RecordPlace, RecordReference, StoredAttributes};
 use super::key::{HashSeeds, Key};
@@ -28,7 +28,7 @@ use super::row::{self, BucketRow, KeyBuffer, RowKey};
 use super::sample::UseSample;
 use super::uses::UseNotes;
 use crate::arena::{Arena, BlockHandle, MemoryBudget, NoRoom};
-use crate::huge::HugeTable;
+use crate::huge::{DecompressedValue, HugeTable};
 use std::sync::Arc;
 use todana_core::{Error, Expiry, Record, SharedBytes};
 
@@ -39,12 +39,24 @@ pub(super) use image::CopyTarget;
 const PAGES_EVACUATED: usize = 4;
 
 /// The reason why a visit failed.
-#[derive(Debug)]
 pub(super) enum VisitFailure {
     NoRoom(NoRoom),
     /// The visitor reads this value, so it must be decompressed, outside of the lock.
     Compressed(SharedBytes),
+    /// This value should be encoded with these encodings, outside of the lock.
+    Unencoded(Box<[u8]>, Arc<RecordEncodings>),
     Error(Error),
+}
+
+/// Values for a visit that were computed outside of the lock, after earlier attempts have failed.
+#[derive(Default)]
+pub(super) struct PreparedValues {
+    /// The old value, which was compressed.
+    pub(super) decompressed: Option<DecompressedValue>,
+    /// The new value.
+    pub(super) encoded: Option<EncodedValue>,
+    /// Encodes the new value under the lock if it is not prepared.
+    pub(super) encodes_here: bool,
 }
 
 impl From<NoRoom> for VisitFailure {
@@ -229,6 +241,11 @@ impl HashShard {
     /// Returns the bytes of all records as they are stored.
     pub(super) fn stored_bytes(&self) -> u64 {
         (self.bucket_bytes + self.block_bytes + self.huge.bytes()) as u64
+    }
+
+    /// Returns the bytes of the records that can have a dictionary or a shape, as they are stored.
+    pub(super) fn encodable_bytes(&self) -> u64 {
+        (self.bucket_bytes + self.block_bytes) as u64
     }
 
     /// Returns true if the seeds have changed since the key was hashed. The caller must then hash

@@ -1,23 +1,60 @@
 //! Gives the records of a bucket the forms of new encodings.
 
 use super::HashShard;
-use crate::arena::{BlockHandle, BlockKind, MemoryNeed, NoRoom};
+use crate::arena::{BlockHandle, MemoryNeed, NoRoom};
 use crate::mem_hash::block_record::{self, block_record, put_block_record};
 use crate::mem_hash::encodings::{PlainBuffer, RecordEncodings};
-use crate::mem_hash::group::RecordReference;
+use crate::mem_hash::group::{BucketValue, RecordReference};
 use crate::mem_hash::key::Key;
-use crate::mem_hash::row::{self, BucketRow, RowKey};
+use crate::mem_hash::row::{self, BucketRow, KeyBuffer, RowKey};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// The length of keys and values after which the lock is released between two records of a bucket.
+const BYTES_RECODED: usize = 32 << 10;
+
+/// The result of recoding some records of a bucket.
+pub(in crate::mem_hash) struct RecodedBucket {
+    /// The number of low bits that the hashes of all records of the bucket have in common.
+    pub(in crate::mem_hash) bits: u32,
+    /// The fingerprint from which on to continue, if other records may be due.
+    pub(in crate::mem_hash) next: Option<u32>,
+    /// Fails if there is no memory for a record, which then keeps its form.
+    pub(in crate::mem_hash) outcome: Result<(), NoRoom>,
+}
+
 impl HashShard {
-    /// Recodes the records of the bucket of this hash. Returns the number of low bits that the
-    /// hashes of all its records have in common. Fails if there is no memory for the bucket, which
-    /// then stays as it is, or if a record must keep its old form.
-    pub(in crate::mem_hash) fn recode_bucket_of(&mut self, hash: u64) -> (u32, Result<(), NoRoom>) {
+    /// Recodes records of the bucket of this hash. Of the blocks without a dictionary, those with a
+    /// lower fingerprint than `from` have been tried before. After the last call for a bucket, no
+    /// record has an old dictionary.
+    pub(in crate::mem_hash) fn recode_bucket_of(&mut self, hash: u64, from: u32) -> RecodedBucket {
         let bucket = self.directory.bucket_of(hash);
         let bits = self.directory.bits_of(bucket);
-        (bits, self.recode_bucket(bucket))
+        let (next, outcome) = self.recode_bucket(bucket, from);
+        RecodedBucket { bits, next: next.filter(|_| outcome.is_ok()), outcome }
+    }
+
+    /// Returns the numbers of the rows that are due, in the order in which they are recoded.
+    fn due_rows(&self, rows: &[BucketRow], from: u32) -> Vec<(DueRecord, usize)> {
+        let encodings = &self.encodings;
+        let of_dictionary = |dictionary: u8, other: DueRecord| {
+            let is_old = dictionary != 0 && !encodings.is_current(dictionary);
+            if is_old { DueRecord::Old } else { other }
+        };
+        let due = |row: &BucketRow| match (row.key, self.stale_block(row)) {
+            (RowKey::Stub { fingerprint, .. }, Some(block)) => {
+                let dictionary = block_record::dictionary_of(self.arena.bytes(block));
+                Some(of_dictionary(dictionary, DueRecord::Block { fingerprint }))
+            }
+            _ => row.is_stale(encodings).then(|| of_dictionary(row.value.dictionary(), DueRecord::Row)),
+        };
+        let mut due: Vec<_> =
+            rows.iter().enumerate().filter_map(|(index, row)| Some((due(row)?, index))).collect();
+        due.retain(|(record, _)| {
+            *record >= DueRecord::Block { fingerprint: from } || *record == DueRecord::Old
+        });
+        due.sort_unstable();
+        due
     }
 
     /// Returns the block of a record to which the current encodings may give another form.
@@ -40,8 +77,9 @@ impl HashShard {
         let attributes = parts.attributes(bytes);
         let (mut old, mut new) = (PlainBuffer::default(), PlainBuffer::default());
         let value = block_record::value_text(bytes, &parts, encodings, &mut old);
-        let stored = encodings.stored_value(value, &mut new);
-        if stored.1 == block_record::dictionary_of(bytes) {
+        let dictionary = block_record::dictionary_of(bytes);
+        let stored = encodings.stored_value(value, Some(dictionary), &mut new);
+        if stored.1 == dictionary {
             return None;
         }
         if let Some(row) = BucketRow::new_short(&key, stored, &attributes, encodings, out) {
@@ -54,37 +92,57 @@ impl HashShard {
 
     /// Stores a record in another block in place of its old one.
     fn replace_block(&mut self, bucket: usize, old: BlockHandle, record: &[u8]) -> Result<(), NoRoom> {
-        let block = self.arena.alloc(record.len(), BlockKind::Record, MemoryNeed::Upkeep)?;
-        self.arena.write(block, 0, record);
-        self.block_bytes += record.len();
+        let block = self.store_block(record, MemoryNeed::Upkeep)?;
         self.redirect_stub(bucket, old, block);
         self.free_referenced(RecordReference::Block(old.0));
         Ok(())
     }
 
-    fn recode_bucket(&mut self, bucket: usize) -> Result<(), NoRoom> {
+    /// Appends the block of a record that no longer fits into its bucket. The row refers to `new`.
+    /// The result lacks the number of the row.
+    fn put_lengthened(&self, row: &BucketRow, new: &mut Vec<u8>) -> LengthenedRow {
+        let BucketValue::Text { at, len, dictionary } = row.value else {
+            unreachable!("only encoded values become longer")
+        };
+        let stored = new[at as usize..][..len as usize].to_vec();
+        let mut buffer = KeyBuffer::default();
+        let key = Key::new(row.key_text(new, self.context(), &mut buffer), &self.seeds);
+        let (attributes, from) = (row.attributes.read(new), new.len());
+        put_block_record(new, &key, (&stored, dictionary), &attributes);
+        LengthenedRow { index: 0, fingerprint: key.fingerprint(), block: from..new.len() }
+    }
+
+    fn recode_bucket(&mut self, bucket: usize, from: u32) -> (Option<u32>, Result<(), NoRoom>) {
         let marking = self.collect_rows(bucket);
-        let encodings = Arc::clone(&self.encodings);
-        let is_due = |row: &BucketRow| row.is_stale(&encodings) || self.stale_block(row).is_some();
-        if !self.rows.iter().any(is_due) {
-            return Ok(());
+        row::sort_by_age(&mut self.rows);
+        let due = self.due_rows(&self.rows, from);
+        if due.is_empty() {
+            return (None, Ok(()));
         }
+        let encodings = Arc::clone(&self.encodings);
         let (mut rows, mut new) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.scratch));
         new.clear();
-        row::sort_by_age(&mut rows);
         let (bytes, context) = (self.bytes_of(bucket), self.context());
         let (mut is_changed, mut freed, mut replaced) = (false, Vec::new(), Vec::new());
-        let mut kept = Ok(());
-        for row in &mut rows {
+        let mut lengthened = Vec::new();
+        let (mut bytes_left, mut next, mut last) = (BYTES_RECODED, None, None);
+        for (record, index) in due {
+            let rest = match record {
+                DueRecord::Old => Some(from),
+                DueRecord::Block { fingerprint } => Some(fingerprint).filter(|_| last != Some(record)),
+                DueRecord::Row => None,
+            };
+            if bytes_left == 0 && rest.is_some() {
+                next = rest;
+                break;
+            }
+            last = Some(record);
+            let row = &mut rows[index];
+            bytes_left = bytes_left.saturating_sub(self.size_of(bytes, row));
             if row.is_stale(&encodings) {
                 let recoded = row.recoded(bytes, context, &encodings, &mut new);
-                let fits = recoded.value.dictionary() != 0
-                    || row.value.dictionary() == 0
-                    || row.fits_plain(bytes, context);
-                if !fits {
-                    // The record fits into its bucket only in the form of the old dictionary, which
-                    // therefore stays in use.
-                    kept = Err(NoRoom { bytes: 0 });
+                if recoded.value.data_len() > row.value.data_len() && !recoded.fits_encoded(&new, context) {
+                    lengthened.push(LengthenedRow { index, ..self.put_lengthened(&recoded, &mut new) });
                     continue;
                 }
                 is_changed |= !recoded.is_encoded_like(row);
@@ -101,19 +159,53 @@ impl HashShard {
                 }
             }
         }
+        let (mut outcome, mut stored) = (Ok(()), Vec::new());
+        for LengthenedRow { index, fingerprint, block } in lengthened {
+            match self.store_block(&new[block], MemoryNeed::Upkeep) {
+                Ok(block) => {
+                    let reference = RecordReference::Block(block.0);
+                    let BucketRow { mark, age, .. } = rows[index];
+                    rows[index] = BucketRow { mark, age, ..BucketRow::new_stub(fingerprint, reference) };
+                    stored.push(reference);
+                    is_changed = true;
+                }
+                Err(no_room) => outcome = Err(no_room),
+            }
+        }
         self.rows = rows;
-        let mut outcome =
-            if is_changed { self.rewrite(bucket, marking, &new, MemoryNeed::Upkeep) } else { Ok(()) };
-        if outcome.is_ok() {
-            freed.into_iter().for_each(|reference| self.free_referenced(reference));
+        if is_changed {
+            let rewritten = self.rewrite(bucket, marking, &new, MemoryNeed::Upkeep);
+            let unused = if rewritten.is_ok() { freed } else { stored };
+            unused.into_iter().for_each(|reference| self.free_referenced(reference));
+            outcome = outcome.and(rewritten);
         }
         for (block, record) in replaced {
             outcome = self.replace_block(bucket, block, &new[record]).and(outcome);
         }
-        self.scratch = new;
+        self.return_scratch(new);
         self.rebalance();
-        outcome.and(kept)
+        (next, outcome)
     }
+}
+
+/// A record that is due, in the order in which a bucket is recoded.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum DueRecord {
+    /// A record with an old dictionary.
+    Old,
+    /// A block without a dictionary, which may stay as it is.
+    Block { fingerprint: u32 },
+    /// A record in the bucket whose key has no shape or whose value has no dictionary.
+    Row,
+}
+
+/// A record that no longer fits into its bucket.
+struct LengthenedRow {
+    /// The number of its row.
+    index: usize,
+    fingerprint: u32,
+    /// The range of its block.
+    block: Range<usize>,
 }
 
 /// The new form of a record in a block.

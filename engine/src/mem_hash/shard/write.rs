@@ -1,7 +1,7 @@
 //! Writes records: from the decision of a visitor to the bytes in the bucket.
 
 use super::accounts::VisitEffect;
-use super::{HashShard, InlineRecord, RecordLocation, VisitFailure};
+use super::{HashShard, InlineRecord, PreparedValues, RecordLocation, VisitFailure};
 use crate::arena::{Arena, BlockHandle, BlockKind, MemoryNeed, NoRoom};
 use crate::huge::{self, DecompressedValue, HugeRecord};
 use crate::mem_hash::bits::{ColumnPatch, width_of};
@@ -64,14 +64,13 @@ impl StoredValueText {
 
 impl HashShard {
     /// Runs a visitor on the record of a key. `room_was_made` states that other records have
-    /// already been evicted for this write. `decompressed` is the old value if an earlier attempt
-    /// has failed because it was compressed.
+    /// already been evicted for this write.
     pub(in crate::mem_hash) fn visit(
         &mut self,
         key: &Key<'_>,
         visitor: &mut dyn Visitor,
         room_was_made: bool,
-        decompressed: Option<&DecompressedValue>,
+        prepared: &PreparedValues,
     ) -> Result<(), VisitFailure> {
         let moved_before = self.arena.moved();
         let bucket = self.directory.bucket_of(key.hash);
@@ -81,8 +80,7 @@ impl HashShard {
         let (mut is_use, mut stores) = (false, false);
         let mut effect = (VisitEffect::Nothing, None);
         let mut shown = StoredValueText::default();
-        let outcome = match self.plan(key, bucket, &location, visitor, decompressed, &mut scratch, &mut shown)
-        {
+        let outcome = match self.plan(key, bucket, &location, visitor, prepared, &mut scratch, &mut shown) {
             Err(failure) => Err(failure),
             Ok(plan) => {
                 let mut location = location;
@@ -107,23 +105,25 @@ impl HashShard {
                         location = self.find(bucket, key);
                     }
                 }
-                self.apply_plan(plan, key, bucket, &location, visitor, decompressed, &scratch, &shown)
+                self.apply_plan(plan, key, bucket, &location, visitor, prepared, &scratch, &shown)
             }
         };
         if is_use && outcome.is_ok() {
             self.enter_use(key, stores);
         }
-        // One long record must not leave a long buffer allocated.
-        if scratch.capacity() > 2 * BUCKET_RECORD_MAX {
-            scratch = Vec::new();
-        }
-        self.scratch = scratch;
+        self.return_scratch(scratch);
         if outcome.is_ok() {
             self.count_visit(key, effect);
             self.rebalance();
         }
         self.worst_moved = self.worst_moved.max(self.arena.moved() - moved_before);
         outcome
+    }
+
+    /// Keeps a scratch buffer for the next write, unless it is long.
+    #[inline]
+    pub(super) fn return_scratch(&mut self, scratch: Vec<u8>) {
+        self.scratch = if scratch.capacity() > 2 * BUCKET_RECORD_MAX { Vec::new() } else { scratch };
     }
 
     #[inline]
@@ -134,12 +134,14 @@ impl HashShard {
         bucket: usize,
         location: &RecordLocation,
         visitor: &mut dyn Visitor,
-        decompressed: Option<&DecompressedValue>,
+        prepared: &PreparedValues,
         scratch: &mut Vec<u8>,
         shown: &mut StoredValueText,
     ) -> Result<WritePlan, VisitFailure> {
+        let decompressed = prepared.decompressed.as_ref();
         let (mut buffer, mut buffer_again) = (PlainBuffer::default(), PlainBuffer::default());
-        let old = if visitor.ignores_value() {
+        let ignores_value = visitor.ignores_value();
+        let old = if ignores_value {
             self.record_of_len(bucket, location, &mut buffer)
         } else {
             self.note_huge_use(location);
@@ -155,17 +157,24 @@ impl HashShard {
             Action::Keep => return Ok(WritePlan::Nothing),
             Action::Remove => return Ok(if old.is_some() { WritePlan::Remove } else { WritePlan::Nothing }),
             Action::Put(record) => (record, MemoryNeed::Growth),
-            // The stored value is read here, because the visitor may have seen a placeholder.
-            Action::Retag(attributes) => match self.record(bucket, location, &mut buffer_again) {
-                None => return Ok(WritePlan::Nothing),
+            Action::Retag(attributes) => {
+                let old = match old {
+                    Some(old) if !ignores_value && old.shared.is_none() => Some(old),
+                    // The visitor may have seen a placeholder.
+                    _ => self.record(bucket, location, &mut buffer_again),
+                };
+                let Some(old) = old else { return Ok(WritePlan::Nothing) };
                 // The visitor is shown the value once more, by `applied`.
-                Some(old) if let Err(stored) = DecompressedValue::shown(old, visitor, decompressed) => {
+                if let Err(stored) = DecompressedValue::shown(old, visitor, decompressed) {
                     return Err(VisitFailure::Compressed(stored));
                 }
-                // The write is upkeep, which no limit refuses: an existing record grows by a few
-                // bytes at most, and a read must not fail because of it.
-                Some(old) => (Record { attributes, ..old }, MemoryNeed::Upkeep),
-            },
+                let record = Record { attributes, ..old };
+                if let Some(plan) = self.plan_retag(key, bucket, location, record, scratch) {
+                    shown.note(record.value);
+                    return Ok(plan);
+                }
+                (record, MemoryNeed::Upkeep)
+            }
         };
         if key.text.len() > KEY_LEN_MAX || record.value.len() > VALUE_LEN_MAX {
             let what = if key.text.len() > KEY_LEN_MAX { "key" } else { "value" };
@@ -174,7 +183,7 @@ impl HashShard {
                 format!("{what} of {} bytes is too long", key.text.len().max(record.value.len())),
             )));
         }
-        let plain = key.text.len() + record.value.len() + if record.attributes.flags != 0 { 4 } else { 0 };
+        let plain = plain_size(key, &record);
         if BucketRow::fits(key.text.len(), record.value.len(), &record.attributes) {
             let row = BucketRow::new(key, record.value, &record.attributes, &self.encodings, scratch);
             if row.value.dictionary() != 0 {
@@ -186,7 +195,12 @@ impl HashShard {
         }
         if plain <= BLOCK_RECORD_MAX {
             let mut buffer = PlainBuffer::default();
-            let stored = self.encodings.stored_value(record.value, &mut buffer);
+            let form = prepared.encoded.as_ref().and_then(|of| of.form_of(record.value, &self.encodings));
+            let encodes_here = prepared.encodes_here || prepared.encoded.is_some();
+            if form.is_none() && !encodes_here && self.encodings.is_slow_for(record.value) {
+                return Err(VisitFailure::Unencoded(record.value.into(), Arc::clone(&self.encodings)));
+            }
+            let stored = form.unwrap_or_else(|| self.encodings.stored_value(record.value, None, &mut buffer));
             let row = BucketRow::new_short(key, stored, &record.attributes, &self.encodings, scratch);
             if row.is_none() {
                 put_block_record(scratch, key, stored, &record.attributes);
@@ -218,6 +232,53 @@ impl HashShard {
         Ok(WritePlan::PutHuge(Box::new(record)))
     }
 
+    /// Plans other attributes for the record at this location, whose value keeps its stored form.
+    /// The write is upkeep, which no limit refuses: the record grows by a few bytes at most, and a
+    /// read must not fail because of it. Returns `None` for a huge record.
+    fn plan_retag(
+        &self,
+        key: &Key<'_>,
+        bucket: usize,
+        location: &RecordLocation,
+        record: Record<'_>,
+        scratch: &mut Vec<u8>,
+    ) -> Option<WritePlan> {
+        let (plain, need) = (plain_size(key, &record), MemoryNeed::Upkeep);
+        let mut digits = [0; 20];
+        let stored = match *location {
+            _ if plain > BLOCK_RECORD_MAX => return None,
+            RecordLocation::Inline(InlineRecord { value, .. }) => match value {
+                BucketValue::Number(_) => (record.value, 0),
+                BucketValue::Text { at, len, dictionary } => {
+                    (&self.bytes_of(bucket)[at as usize..][..len as usize], dictionary)
+                }
+            },
+            RecordLocation::Indirect { reference: RecordReference::Block(block), .. } => {
+                let bytes = self.arena.bytes(BlockHandle(block));
+                (block_record(bytes).value_text(bytes, &mut digits), block_record::dictionary_of(bytes))
+            }
+            _ => return None,
+        };
+        let encodings = &self.encodings;
+        let row = if BucketRow::fits(key.text.len(), record.value.len(), &record.attributes) {
+            Some(BucketRow::with_stored_value(key, stored, &record.attributes, encodings, scratch))
+        } else {
+            BucketRow::new_short(key, stored, &record.attributes, encodings, scratch)
+        };
+        if row.is_none() {
+            put_block_record(scratch, key, stored, &record.attributes);
+        }
+        let len = scratch.len();
+        if stored.1 != 0 {
+            // For `StoredValueText`.
+            scratch.extend_from_slice(record.value);
+        }
+        Some(match row {
+            Some(row) => WritePlan::Put { row, plain, need },
+            None => WritePlan::PutBlock { len, plain, need },
+        })
+    }
+
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "what a visit has found out, none of which outlives it")]
     fn apply_plan(
@@ -227,7 +288,7 @@ impl HashShard {
         bucket: usize,
         location: &RecordLocation,
         visitor: &mut dyn Visitor,
-        decompressed: Option<&DecompressedValue>,
+        prepared: &PreparedValues,
         scratch: &[u8],
         shown: &StoredValueText,
     ) -> Result<(), VisitFailure> {
@@ -243,13 +304,13 @@ impl HashShard {
                 self.huge.get_mut(index).attributes = *attributes;
                 self.classes.add(self.huge.get(index).plain_size());
                 let record = self.huge.get(index).record();
-                let shown = DecompressedValue::shown(record, visitor, decompressed);
+                let shown = DecompressedValue::shown(record, visitor, prepared.decompressed.as_ref());
                 visitor.applied(Some(shown.unwrap_or(record)));
                 return Ok(());
             }
             WritePlan::Put { row, plain, need } => {
                 self.put_in_bucket(bucket, location, key, row, scratch, plain, need)?;
-                self.written += WrittenBytes { plain: plain as u64, stored: row.stored_len() as u64 };
+                self.count_written(need, plain, row.stored_len());
                 // The scratch buffer contains the attributes as they are stored.
                 let attributes = row.attributes.read(scratch);
                 visitor.applied(Some(Record::new(shown.value(scratch), attributes)));
@@ -257,7 +318,7 @@ impl HashShard {
             WritePlan::PutBlock { len, plain, need } => {
                 let block = &scratch[..len];
                 self.put_in_block(bucket, location, key, block, plain, need)?;
-                self.written += WrittenBytes { plain: plain as u64, stored: len as u64 };
+                self.count_written(need, plain, len);
                 let attributes = block_record(block).attributes(block);
                 visitor.applied(Some(Record::new(shown.value(scratch), attributes)));
             }
@@ -275,6 +336,14 @@ impl HashShard {
             }
         }
         Ok(())
+    }
+
+    /// Counts a written value, unless it has kept the form that it had.
+    #[inline]
+    fn count_written(&mut self, need: MemoryNeed, plain: usize, stored: usize) {
+        if need == MemoryNeed::Growth {
+            self.written += WrittenBytes { plain: plain as u64, stored: stored as u64 };
+        }
     }
 
     /// Stores a record or a stub in the bucket, in place of the old record. The row refers to
@@ -381,16 +450,21 @@ impl HashShard {
                 return Ok(());
             }
         }
-        let len = bytes.len();
-        let block = self.arena.alloc(len, BlockKind::Record, need)?;
-        self.arena.write(block, 0, bytes);
-        self.block_bytes += len;
+        let block = self.store_block(bytes, need)?;
         let stub = BucketRow::new_stub(key.fingerprint(), RecordReference::Block(block.0));
         let outcome = self.put_in_bucket(bucket, location, key, stub, &[], plain, need);
         if outcome.is_err() {
             self.free_referenced(RecordReference::Block(block.0));
         }
         outcome
+    }
+
+    /// Stores a record in a new block.
+    pub(super) fn store_block(&mut self, record: &[u8], need: MemoryNeed) -> Result<BlockHandle, NoRoom> {
+        let block = self.arena.alloc(record.len(), BlockKind::Record, need)?;
+        self.arena.write(block, 0, record);
+        self.block_bytes += record.len();
+        Ok(block)
     }
 
     pub(in crate::mem_hash) fn free_referenced(&mut self, reference: RecordReference) {
@@ -416,4 +490,11 @@ impl HashShard {
         self.records -= 1;
         Ok(())
     }
+}
+
+/// Returns the size of a record for statistics: the lengths of the key and the value, + 4 if there
+/// are flags.
+#[inline]
+fn plain_size(key: &Key<'_>, record: &Record<'_>) -> usize {
+    key.text.len() + record.value.len() + if record.attributes.flags != 0 { 4 } else { 0 }
 }
