@@ -169,14 +169,8 @@ impl MemHash {
         }
         let mut state = self.recoding.state.lock();
         state.is_near_limit = is_near_limit;
-        let due_before = state.due_at;
         while self.take_recoding_step(&mut state, false) {}
         state.is_near_limit = false;
-        if state.due_at != due_before {
-            // The first records of a log may differ from later ones, so growth counts from the size
-            // that they have now.
-            state.due_at = due_after(self.stored_bytes());
-        }
     }
 
     /// Trains encodings and stores all records with them, if that is due. Other threads do no steps
