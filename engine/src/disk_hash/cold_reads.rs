@@ -98,7 +98,8 @@ struct ReadState {
     added: u64,
     /// Signalled by the ring, in a thread that has other work while it reads.
     signal: Option<ReadSignal>,
-    /// The numbers of complete reads that were not taken. It stays empty without `signal`.
+    /// The numbers of complete reads that were neither taken nor forgotten. It stays empty without
+    /// `signal`.
     completed: Vec<u64>,
     /// The ring has failed since the complete reads were taken.
     has_failed: bool,
@@ -327,6 +328,14 @@ impl PendingReads {
         });
     }
 
+    /// Notes that no request waits for a read.
+    pub fn forget_completed() {
+        with_reads(|state| {
+            state.completed.clear();
+            state.has_failed = false;
+        });
+    }
+
     /// Starts the reads that were added, and returns the numbers of those that have been completed
     /// since the previous call. Returns `None` if no read is under way, because the system has
     /// failed; a request that needs one then waits for the disk.
@@ -475,6 +484,22 @@ mod tests {
         assert!(keys.iter().all(|key| hash.await_read(key, true) == RecordRead::Ready));
         assert_eq!(added_reads(), added);
         assert_values(&hash, &keys);
+    }
+
+    #[test]
+    fn numbers_of_announced_reads_are_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let hash = cold_hash(folder.path(), 0);
+        PendingReads::descriptor().unwrap();
+        let keys: Vec<[u8; 4]> = (0..100).map(u32::to_be_bytes).collect();
+        let list: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        hash.prefetch_all(&list);
+        assert_values(&hash, &keys);
+        PendingReads::forget_completed();
+        assert_eq!(with_reads(|state| state.completed.len()), Some(0));
+        if let RecordRead::Started(number) = hash.await_read(&2001u32.to_be_bytes(), true) {
+            complete(vec![number]);
+        }
     }
 
     #[test]

@@ -647,7 +647,8 @@ impl HashShard {
         for _ in 0..4 * buckets + 64 {
             if self.eviction.passed_records >= per_bucket && !self.directory.get(self.hand()).is_none() {
                 self.eviction.passed_records -= per_bucket;
-                let bucket = self.with_least_credit(self.hand());
+                let hand = self.hand();
+                let bucket = self.with_least_credit(hand);
                 return self.evict_from(bucket);
             }
             self.eviction.hand = (self.hand() + 1) % buckets;
@@ -670,9 +671,14 @@ impl HashShard {
     }
 
     /// Returns the neighbour of a bucket that has the record with the least credit. Returns the
-    /// bucket itself unless its records have credits.
-    fn with_least_credit(&self, bucket: usize) -> usize {
+    /// bucket itself if it has an expired record, or has no credits.
+    fn with_least_credit(&mut self, bucket: usize) -> usize {
         if self.eviction.form != MarkForm::Credits {
+            return bucket;
+        }
+        self.collect_rows(bucket);
+        let (bytes, now) = (self.bytes_of(bucket), self.budget.now());
+        if self.rows.iter().any(|row| !self.expiry_of(bytes, row).is_live(now)) {
             return bucket;
         }
         let neighbours = self.neighbours(bucket);

@@ -299,7 +299,8 @@ impl MemHash {
             // The sample is complete as well when it has gone round once.
             let is_round = match next {
                 Some(next) => place < began && next >= began,
-                None => began == 0,
+                // The last bucket may lie before the beginning, if the hash has been cleared since.
+                None => began == 0 || place < began,
             };
             if is_round || samples.is_complete() {
                 return false;

@@ -100,6 +100,8 @@ impl ParkedGets {
     /// complete.
     pub(super) fn take_ready(&mut self) -> Vec<WakeTicket> {
         if self.waiting.is_empty() {
+            // Requests that do not park complete reads, too.
+            PendingReads::forget_completed();
             return Vec::new();
         }
         match PendingReads::take_completed() {
