@@ -12,8 +12,8 @@
 //! The remainder is found by a scan of the index, which shows only records at or after the limit.
 //! That scan has an end even if others write faster than the read.
 //!
-//! From the first entry on that is damaged or cannot be read, the part is scanned by hash, so damage
-//! has the same effect there.
+//! From the first entry on that is damaged or cannot be read, the part is scanned by hash, so
+//! damage has the same effect there.
 
 use super::DiskHash;
 use super::entry::{self, EntryHead, HEAD_MAX, PUT};

@@ -34,7 +34,7 @@ impl DiskHash {
             match cold_reads::await_read(segment, offset, len, may_start) {
                 RecordRead::Ready => {}
                 RecordRead::Delayed => return RecordRead::Delayed,
-                // Few keys share the bits that select a slot, so waiting for the last one is enough.
+                // Few keys share the bits that select a slot, so the last read is enough.
                 started @ RecordRead::Started(_) => state = started,
             }
         }

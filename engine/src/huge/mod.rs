@@ -318,8 +318,8 @@ impl ValueMemory {
 }
 
 /// Returns the value of a record in the form in which it is stored at first. A value that another
-/// engine has compressed is copied, because its memory belongs to that engine. The copy is taken from
-/// `record.shared`, because `record.value` may be a stand-in.
+/// engine has compressed is copied, because its memory belongs to that engine. The copy is taken
+/// from `record.shared`, because `record.value` may be a stand-in.
 pub(crate) fn value_to_store(
     record: &Record<'_>,
     budget: &Arc<MemoryBudget>,

@@ -67,8 +67,7 @@ pub(super) fn used(mark: UseMark, size: SizeOctaves, random: &mut Rng) -> UseMar
     fresh(uses + u8::from(doubles), true, size)
 }
 
-/// Returns the mark of a record after another one of these buckets was evicted, whose credit was not
-/// more.
+/// Returns the mark of a record after another one was evicted, whose credit was not more.
 pub(super) fn after_eviction(mark: UseMark, evicted: UseMark, random: &mut Rng) -> UseMark {
     let ahead = mark.credit().saturating_sub(evicted.credit());
     let Some(&loss) = LOSSES.get(usize::from(ahead)) else { return mark };

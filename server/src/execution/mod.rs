@@ -50,8 +50,8 @@ use todana_engine::PendingReads;
 
 /// Executes operations on databases, which are named by their numbers.
 pub(crate) trait Executor {
-    /// Announces that these records will be needed soon. `database` may be a number that no database
-    /// has.
+    /// Announces that these records will be needed soon. `database` may be a number that no
+    /// database has.
     fn prefetch_all(&self, database: usize, keys: &[&[u8]]);
 
     /// Executes an operation and passes its reply to `reply`, unless the reply is pending. Of the
