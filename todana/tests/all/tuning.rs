@@ -48,7 +48,12 @@ fn capsiz_bounds_bytes() {
         assert!(status.live_bytes <= MAX, "{name}: {status:?}");
         // A table counts its rows and index entries.
         if name.starts_with("mem") && name != "mem:table" {
-            assert!(status.committed_bytes <= MAX, "{name}: {status:?}");
+            // The compaction of another thread takes some pages for a moment.
+            let fits = |_| {
+                db.database().engine().maintain();
+                db.status().committed_bytes <= MAX
+            };
+            assert!((0..1000).any(fits), "{name}: {:?}", db.status());
         }
         assert!(status.records > 4000, "{name}: {} records", status.records);
         assert!(db.contains(b"key 15999").unwrap(), "{name}");
