@@ -70,7 +70,7 @@ struct ReadPlace {
     /// The number of the read; `buffer_of` returns its buffer.
     number: u64,
     need: BufferNeed,
-    /// The number of requests for reads before this one.
+    /// The number of requests for reads up to this one.
     requested: u64,
     has_failed: bool,
 }

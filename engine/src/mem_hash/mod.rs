@@ -568,7 +568,7 @@ impl Engine for MemHash {
     }
 
     fn recode(&self) {
-        self.recode_without_rests();
+        self.recode_at_once(false);
     }
 
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
@@ -624,7 +624,7 @@ impl BoundedEngine for MemHash {
         if pressure == LoadPressure::None {
             return;
         }
-        self.recode_for_load(pressure == LoadPressure::NearLimit);
+        self.recode_at_once(pressure == LoadPressure::NearLimit);
         let is_near_limit = || self.budget.load_pressure(load) == LoadPressure::NearLimit;
         if is_near_limit() {
             self.long_values.compress_for_load(self);

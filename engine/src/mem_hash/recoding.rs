@@ -160,10 +160,10 @@ impl MemHash {
         self.take_recoding_step(&mut state, rests)
     }
 
-    /// Trains encodings and stores all records with them, if that is due. `is_near_limit` states
-    /// that it is due earlier, because there is hardly any memory for more records. Other threads
-    /// that call this method wait meanwhile.
-    pub(super) fn recode_for_load(&self, is_near_limit: bool) {
+    /// Trains encodings and stores all records with them at once, if that is due. `is_near_limit`
+    /// states that it is due earlier, because there is hardly any memory for more records. Other
+    /// threads that call this method wait meanwhile.
+    pub(super) fn recode_at_once(&self, is_near_limit: bool) {
         if !self.recoding.is_on {
             return;
         }
@@ -171,15 +171,6 @@ impl MemHash {
         state.is_near_limit = is_near_limit;
         while self.take_recoding_step(&mut state, false) {}
         state.is_near_limit = false;
-    }
-
-    /// Trains encodings and stores all records with them, if that is due. Other threads do no steps
-    /// meanwhile.
-    pub(super) fn recode_without_rests(&self) {
-        if self.recoding.is_on {
-            let mut state = self.recoding.state.lock();
-            while self.take_recoding_step(&mut state, false) {}
-        }
     }
 
     /// Does a step. Returns true if another one is due at once.
