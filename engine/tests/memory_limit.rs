@@ -23,6 +23,7 @@ engines_in_memory! {
     },
     eviction_keeps_any_sizes_within_the_limit
     huge_record_evicts_others_but_oversized_one_fails
+    key_beyond_the_limit_is_refused
     without_eviction_the_limit_refuses_and_forgets_nothing
     a_lowered_limit_is_reached_by_housekeeping
     full_engine_evicts_oldest_records_first
@@ -91,6 +92,27 @@ fn huge_record_evicts_others_but_oversized_one_fails(make: Make) {
     let error = put(&*engine, "monstrous", &vec![1; 8000 << 10]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
     assert!(holds(&*engine, "huge"), "a refusal costs nobody anything");
+}
+
+/// Keys were once not counted before they were stored.
+fn key_beyond_the_limit_is_refused(make: Make) {
+    const LIMIT: u64 = 8 << 20;
+    for when_full in [WhenFull::Evict, WhenFull::Refuse] {
+        let engine = make(within(LIMIT, when_full));
+        for n in 0..30_000 {
+            put(&*engine, &format!("small:{n}"), b"some value of some length").unwrap();
+        }
+        let key = "k".repeat(16 << 20);
+        let error = put(&*engine, &key, b"v").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full);
+        assert_eq!(engine.status().records, 30_000, "a refusal costs nobody anything");
+        let mut stored = 0;
+        for first in 'a'..='h' {
+            stored += u32::from(put(&*engine, &format!("{first}{}", &key[..1 << 20]), b"v").is_ok());
+            assert!(engine.status().committed_bytes <= LIMIT + (64 << 10), "{:?}", engine.status());
+        }
+        assert!(stored > 3, "{stored}");
+    }
 }
 
 fn without_eviction_the_limit_refuses_and_forgets_nothing(make: Make) {
@@ -374,6 +396,36 @@ fn buffer_is_refused_without_eviction(make: Make) {
     let stranger = make(UNLIMITED);
     let mut buffer = stranger.buffer(100).unwrap();
     assert_eq!(engine.room(&mut *buffer, 1).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+/// The growth of other records was once made up for by one new record, under one lock.
+#[test]
+fn new_record_evicts_few_others() {
+    let options = MemHashOptions { shards: Some(1), compresses: false, seed: Some(1), ..Default::default() };
+    let hash = MemHash::new(options).unwrap();
+    let set_limit = |bytes| hash.bounded().unwrap().set_limit(within(bytes, WhenFull::Evict));
+    set_limit(4 << 20);
+    for n in 0..200_000 {
+        put(&hash, &format!("key:{n}"), b"a value of some length").unwrap();
+    }
+    assert!(hash.status().evictions > 0);
+    set_limit(8 << 20);
+    put(&hash, "first", b"v").unwrap();
+    let held: Vec<String> =
+        (0..200_000).map(|n| format!("key:{n}")).filter(|key| holds(&hash, key)).collect();
+    let evicted = hash.status().evictions;
+    'grow: for len in (30..200).step_by(4) {
+        for key in &held {
+            if hash.status().committed_bytes > (8 << 20) - (100 << 10) {
+                break 'grow;
+            }
+            put(&hash, key, &vec![b'v'; len]).unwrap();
+        }
+    }
+    assert_eq!(hash.status().evictions, evicted);
+    put(&hash, "new", b"v").unwrap();
+    let evicted = hash.status().evictions - evicted;
+    assert!((1..100).contains(&evicted), "{evicted}");
 }
 
 #[test]

@@ -291,7 +291,13 @@ impl MemoryBudget {
     /// records then replace others.
     #[inline]
     pub(crate) fn is_tight(&self) -> bool {
+        self.scarce_bytes() > 0
+    }
+
+    /// Returns the number of bytes that would have to be freed so that memory is no longer scarce.
+    #[inline]
+    pub(crate) fn scarce_bytes(&self) -> u64 {
         let limit = self.limit.load(Ordering::Relaxed);
-        limit != u64::MAX && self.committed() > limit - limit / 64
+        self.committed().saturating_sub(limit - limit / 64)
     }
 }

@@ -319,11 +319,17 @@ impl ValueMemory {
 
 /// Returns the value of a record in the form in which it is stored at first. A value that another
 /// engine has compressed is copied, because its memory belongs to that engine. The copy is taken
-/// from `record.shared`, because `record.value` may be a stand-in.
+/// from `record.shared`, because `record.value` may be a stand-in. Fails as well if there is no room
+/// for the key, which [`HugeTable::insert`] adds without a check.
 pub(crate) fn value_to_store(
+    key_len: usize,
     record: &Record<'_>,
     budget: &Arc<MemoryBudget>,
 ) -> std::result::Result<SharedBytes, NoRoom> {
+    let beside_value = HugeRecord::committed(key_len);
+    if !budget.fits(beside_value as u64) {
+        return Err(NoRoom { bytes: beside_value });
+    }
     match record.plain_shared() {
         Some(shared) => Ok(Arc::clone(shared)),
         None => record.with_plain_value(|record| copy_to_shared(record.value, budget)),

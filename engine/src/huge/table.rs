@@ -34,7 +34,7 @@ pub(crate) struct DecompressedValue {
 
 impl HugeRecord {
     /// Returns the memory that a record takes from the budget besides its value.
-    fn committed(key_len: usize) -> usize {
+    pub(super) fn committed(key_len: usize) -> usize {
         key_len + 128
     }
 

@@ -26,7 +26,7 @@
 
 use super::credit;
 use super::departures::DepartureCause;
-use super::group::{self, RecordPlace, RecordReference};
+use super::group::{self, BucketIndex, RecordPlace, RecordReference};
 use super::key::Key;
 use super::layout;
 use super::queue::{BucketTail, MarkForm, Marking, UseMark, marked, put_tail, tail_len};
@@ -65,6 +65,8 @@ const BLOCK_STEP: usize = 8;
 
 /// The maximum number of buckets that get their first marks for one newcomer.
 const CONVERSIONS_MAX: u64 = 2;
+/// The maximum number of records that are evicted for one newcomer because others have grown.
+const REPAYMENTS_MAX: usize = 64;
 
 /// The number of new records of a shard that are spared while their bucket has others.
 const NEWEST_SPARED: usize = 8;
@@ -263,7 +265,8 @@ impl HashShard {
     pub(super) fn use_at(&self, bucket: usize, location: &RecordLocation) -> Option<NotedUse> {
         let place = location.place()?;
         let bytes = self.bytes_of(bucket);
-        let (index, end, records) = group::index_of(bytes, &self.address(bucket), place);
+        let of_place = group::index_of(bytes, &self.address(bucket), place);
+        let BucketIndex { index, end, records, .. } = of_place;
         let tail = BucketTail::read(bytes, end);
         let form = tail.marking.form().unwrap_or(self.eviction.form);
         if tail.marking == Marking::None {
@@ -278,7 +281,7 @@ impl HashShard {
         let kind = match form {
             MarkForm::Queues => {
                 mark.used()?;
-                let is_early = !mark.is_main() && self.is_in_window(bytes, place, (index, records), tail);
+                let is_early = !mark.is_main() && is_in_window(&of_place, tail);
                 if is_early && mark.is_read() {
                     return None;
                 }
@@ -293,24 +296,6 @@ impl HashShard {
             }
         };
         Some(NotedUse { bucket, end, index, kind })
-    }
-
-    /// Returns true if the record belongs to the newest part of the small queue, whose uses do not
-    /// count. Only the records of the same group are looked at: all groups begin and end at about
-    /// the same ages.
-    fn is_in_window(
-        &self,
-        bytes: &[u8],
-        place: RecordPlace,
-        (index, records): (usize, usize),
-        tail: BucketTail<'_>,
-    ) -> bool {
-        let first = index - place.index as usize;
-        let count = group::records_at(bytes, place.group_at as usize);
-        let is_small = |other: &usize| !tail.mark(*other).is_main();
-        let newer = (index + 1..records.min(first + count)).filter(is_small).count();
-        let all = newer + (first..=index).filter(is_small).count();
-        all >= WINDOW_GROUP_MIN && newer as f32 + 0.5 < all as f32 * WINDOW
     }
 
     /// Enters the uses that readers have noted. A writer must call this before anything else after
@@ -334,7 +319,7 @@ impl HashShard {
         let bytes = self.arena.bytes(handle);
         let tail = BucketTail::read(bytes, end);
         if tail.marking == Marking::None {
-            self.begin_marks(bucket, end);
+            self.begin_marks(bucket);
         }
         let bytes = self.arena.bytes(handle);
         let tail = BucketTail::read(bytes, end);
@@ -355,7 +340,8 @@ impl HashShard {
 
     /// Adds marks to a bucket that has none, and whose block has space for them. The records stay
     /// where they are, because notes of uses refer to them.
-    fn begin_marks(&mut self, bucket: usize, end: usize) {
+    pub(super) fn begin_marks(&mut self, bucket: usize) {
+        let (end, _) = group::measure(self.bytes_of(bucket), &self.address(bucket));
         self.collect_rows(bucket);
         let mut content = std::mem::take(&mut self.content);
         content.clear();
@@ -579,7 +565,7 @@ impl HashShard {
         new: &[u8],
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
-        let (index, ..) = group::index_of(self.bytes_of(bucket), &self.address(bucket), place);
+        let BucketIndex { index, .. } = group::index_of(self.bytes_of(bucket), &self.address(bucket), place);
         let marking = self.collect_rows(bucket);
         match new_row {
             Some(row) => {
@@ -596,7 +582,7 @@ impl HashShard {
     fn mark_stored(&mut self, bucket: usize, place: RecordPlace) {
         let handle = self.directory.get(bucket);
         let bytes = self.arena.bytes(handle);
-        let (index, end, _) = group::index_of(bytes, &self.address(bucket), place);
+        let BucketIndex { index, end, .. } = group::index_of(bytes, &self.address(bucket), place);
         let tail = BucketTail::read(bytes, end);
         if tail.marking != Marking::None {
             let (at, byte) = marked(bytes, end, index, tail.mark(index).stored());
@@ -613,11 +599,12 @@ impl HashShard {
     pub(super) fn evict_for_newcomer(&mut self, plain: usize) -> bool {
         let records = self.records;
         let conversions = self.eviction.conversions;
-        for _ in 0..2 * self.directory.len() {
+        // Records may have grown while there was room for that.
+        self.eviction.debt = self.eviction.debt.min(self.budget.scarce_bytes() as isize);
+        for evicted in 0..2 * self.directory.len() {
             let is_full = self.is_full_for(plain);
-            // With a memory limit, evictions repay the debt. When memory is no longer scarce, the
-            // debt is cancelled.
-            let is_in_debt = self.eviction.debt > 0 && self.budget.is_tight();
+            // With a memory limit, evictions repay the debt.
+            let is_in_debt = self.eviction.debt > 0 && evicted < REPAYMENTS_MAX && self.budget.is_tight();
             let may_convert = self.eviction.conversions < conversions + CONVERSIONS_MAX;
             if !(is_full || is_in_debt && may_convert) {
                 break;
@@ -625,9 +612,6 @@ impl HashShard {
             if self.evict_next().is_none() {
                 break;
             }
-        }
-        if !self.budget.is_tight() {
-            self.eviction.debt = 0;
         }
         // If more was evicted than added, the difference is not kept, because other writers have
         // used that memory.
@@ -913,6 +897,18 @@ impl HashShard {
         self.arena.trim();
         freed
     }
+}
+
+/// Returns true if the record at a place belongs to the newest part of the small queue, whose uses
+/// do not count. Only the records of the same group are looked at: all groups begin and end at
+/// about the same ages.
+#[inline]
+fn is_in_window(of_place: &BucketIndex, tail: BucketTail<'_>) -> bool {
+    let BucketIndex { index, ref group, .. } = *of_place;
+    let is_small = |other: &usize| !tail.mark(*other).is_main();
+    let newer = (index + 1..group.end).filter(is_small).count();
+    let all = newer + (group.start..=index).filter(is_small).count();
+    all >= WINDOW_GROUP_MIN && newer as f32 + 0.5 < all as f32 * WINDOW
 }
 
 fn size(len: usize) -> usize {

@@ -740,23 +740,28 @@ pub(super) fn measure(bytes: &[u8], address: &BucketAddress) -> (usize, usize) {
     (at, records)
 }
 
-/// Returns the number of records of the group at this offset.
-#[inline]
-pub(super) fn records_at(bytes: &[u8], group_at: usize) -> usize {
-    usize::from(bytes[group_at + 1])
+/// A place among all records of its bucket.
+pub(super) struct BucketIndex {
+    /// The number of records before the place.
+    pub(super) index: usize,
+    /// The indexes of all records of the same group.
+    pub(super) group: Range<usize>,
+    /// The offset at which the records of the bucket end.
+    pub(super) end: usize,
+    /// The number of records of the bucket.
+    pub(super) records: usize,
 }
 
-/// Returns the number of records before this place, the offset at which the records of the bucket
-/// end, and their number.
+/// Finds a place among all records of its bucket.
 #[inline]
-pub(super) fn index_of(bytes: &[u8], address: &BucketAddress, place: RecordPlace) -> (usize, usize, usize) {
-    let (mut at, mut records, mut index) = (0, 0, 0);
-    while let Some(group) = RecordGroup::read(bytes, at, address) {
-        if at == place.group_at as usize {
-            index = records + place.index as usize;
+pub(super) fn index_of(bytes: &[u8], address: &BucketAddress, place: RecordPlace) -> BucketIndex {
+    let (mut end, mut records, mut of_place) = (0, 0, 0..0);
+    while let Some(group) = RecordGroup::read(bytes, end, address) {
+        if end == place.group_at as usize {
+            of_place = records..records + group.count;
         }
-        at = group.end;
+        end = group.end;
         records += group.count;
     }
-    (index, at, records)
+    BucketIndex { index: of_place.start + place.index as usize, group: of_place, end, records }
 }

@@ -367,7 +367,11 @@ impl MemHash {
         }
         for _ in 0..self.shards.len() {
             let shard = self.next_shard.load(Ordering::Relaxed) % self.shards.len();
-            if MemHash::lock_exclusive(&self.shards[shard].0).maintain() {
+            let mut locked = MemHash::lock_exclusive(&self.shards[shard].0);
+            let emptied = locked.clear_if_empty();
+            let has_more = emptied.is_some() || locked.maintain();
+            drop(locked);
+            if has_more {
                 return true;
             }
             self.next_shard.fetch_add(1, Ordering::Relaxed);
@@ -625,10 +629,8 @@ impl BoundedEngine for MemHash {
             return;
         }
         self.recode_at_once(pressure == LoadPressure::NearLimit);
+        self.long_values.compress_for_load(self);
         let is_near_limit = || self.budget.load_pressure(load) == LoadPressure::NearLimit;
-        if is_near_limit() {
-            self.long_values.compress_for_load(self);
-        }
         // Once records are evicted, sparse memory is compacted together with that. Compaction reads
         // directories, so it is not repeated for each part.
         let step = self.budget.limit().bytes.map_or(0, |limit| limit / LOAD_STEP_PARTS);

@@ -426,6 +426,8 @@ mod tests {
     use super::*;
     use crate::dictionary::TrainedDictionary;
     use crate::mem_hash::MemHashOptions;
+    use crate::mem_hash::key::Key;
+    use crate::mem_hash::uses::UseKind;
     use todana_core::{Action, Attributes, Engine, Visitor};
 
     struct Put<'a>(&'a [u8]);
@@ -448,9 +450,9 @@ mod tests {
         (0..3333).flat_map(|_| words[random.usize(..words.len())].bytes()).collect()
     }
 
-    fn trained() -> TrainedDictionary {
+    fn trained(values: impl Iterator<Item = Vec<u8>>) -> TrainedDictionary {
         let mut sample = TrainingSample::default();
-        (0..256).for_each(|n| assert!(sample.push(&long_value(1000 + n, false))));
+        values.for_each(|value| assert!(sample.push(&value)));
         let mut training = SampleTraining::new(sample).unwrap();
         loop {
             match training.step(None) {
@@ -471,7 +473,7 @@ mod tests {
         let mut stored = hash.stored_bytes();
         for version in 1..4 {
             let mut encodings = RecordEncodings::clone(&hash.recoding.newest.lock());
-            assert!(encodings.adopt(2, trained()), "{version}");
+            assert!(encodings.adopt(2, trained((1000..1256).map(|n| long_value(n, false)))), "{version}");
             hash.install(encodings);
             let (mut pass, mut locks, mut changes) = (RecodingPass::default(), 0, 0);
             loop {
@@ -497,6 +499,35 @@ mod tests {
                 hash.view(&[n], &mut |record| is_equal = record.value == value).unwrap();
                 assert!(is_equal, "{n}");
             }
+        }
+    }
+
+    /// The number of a key shape was once taken for the number of records of an encoded group, so
+    /// that most of its records counted as the newest ones.
+    #[test]
+    fn uses_of_encoded_records_count() {
+        let value = br#"{"name":"Amara","country":"Norway","language":"en","plan":"free"}"#;
+        let mut encodings = RecordEncodings::new();
+        assert!(encodings.adopt(0, trained((0..4096).map(|n| [value, n.to_string().as_bytes()].concat()))));
+        for count in 4..16u8 {
+            let options = MemHashOptions { seed: Some(3), shards: Some(1), ..MemHashOptions::default() };
+            let hash = MemHash::new(options).unwrap();
+            hash.install(encodings.clone());
+            (0..count).for_each(|n| hash.visit(&[b'k', n], &mut Put(value)).unwrap());
+            let mut shard = hash.shards[0].0.write();
+            shard.begin_marks(0);
+            let mut kinds = vec![None; count.into()];
+            for n in 0..count {
+                let text = [b'k', n];
+                let location = shard.find(0, &Key::new(&text, &shard.seeds));
+                let index = location.place().unwrap().index as usize;
+                kinds[index] = shard.use_at(0, &location).map(|used| used.kind);
+            }
+            // A quarter, rounded as in the definition of the window.
+            let newest = (0..count).filter(|newer| f32::from(*newer) + 0.5 < f32::from(count) / 4.0).count();
+            let (before, window) = kinds.split_at(usize::from(count) - newest);
+            assert!(before.iter().all(|kind| *kind == Some(UseKind::Counted)), "{count}: {kinds:?}");
+            assert!(window.iter().all(|kind| *kind == Some(UseKind::Read)), "{count}: {kinds:?}");
         }
     }
 

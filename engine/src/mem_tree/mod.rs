@@ -523,7 +523,7 @@ impl BoundedEngine for MemTree {
     }
 
     fn compress_for_load(&self, load: RecordLoad) {
-        if self.budget.pressure_of_part(load) == LoadPressure::NearLimit {
+        if self.budget.pressure_of_part(load) != LoadPressure::None {
             self.long_values.compress_for_load(self);
         }
     }

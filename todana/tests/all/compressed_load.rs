@@ -197,6 +197,37 @@ fn copied_records_fit_into_a_replica() {
     }
 }
 
+/// A replica once compressed long values only when memory was nearly full, and then all of them,
+/// for longer than its master waits.
+#[test]
+fn long_values_are_compressed_as_they_come() {
+    let model = long_values();
+    let folder = tempfile::tempdir().unwrap();
+    let master = open(folder.path(), hash, UNLIMITED, CheckpointForm::Portable);
+    set_all(&master.database, &model);
+    let mut bytes = Vec::new();
+    send_checkpoint(&master.directory, &master.database, CheckpointForm::Portable, &mut |piece| {
+        bytes.extend_from_slice(piece);
+        Ok(())
+    })
+    .unwrap();
+    for engine in [hash, tree] {
+        let replica = Database::new(
+            engine(None, limit(WhenFull::Evict)),
+            Arc::new(ManualClock::new(UnixSeconds(1_000))),
+        );
+        let worker_counters = replica.worker_counters();
+        let mut decoder = CheckpointDecoder::default();
+        for piece in bytes.chunks(64 << 10) {
+            decoder.push(piece);
+            decoder.read_records(&mut replica.copy_from(1, &worker_counters, false)).unwrap();
+            let status = replica.engine().status();
+            assert!(status.committed_bytes < LIMIT / 2, "{status:?}");
+        }
+        check(replica.engine(), &model);
+    }
+}
+
 /// Compression does not help here, and must not hang.
 #[test]
 fn noise_beyond_the_limit_is_refused_or_evicted() {

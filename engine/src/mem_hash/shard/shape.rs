@@ -3,7 +3,9 @@
 
 use super::HashShard;
 use crate::arena::{Arena, BlockHandle, BlockKind, CompactionEffort, MemoryNeed, NoRoom};
+use crate::huge::HugeTable;
 use crate::mem_hash::block_record::block_record;
+use crate::mem_hash::directory::BucketDirectory;
 use crate::mem_hash::eviction::{len_of, put_end};
 use crate::mem_hash::group::{KeyColumn, RecordGroup, RecordReference};
 use crate::mem_hash::key::Key;
@@ -216,14 +218,16 @@ impl HashShard {
         }
     }
 
+    /// Clears the shard if it has no records, so that its buckets need not be merged one by one.
+    /// Returns the memory that held records, so that the caller can drop it after releasing the
+    /// lock.
+    pub(in crate::mem_hash) fn clear_if_empty(&mut self) -> Option<(BucketDirectory, Arena, HugeTable)> {
+        let is_empty = self.records == 0 && self.directory.len() > self.buckets_min;
+        is_empty.then(|| self.clear())
+    }
+
     /// Does one thorough step of maintenance. Returns true if there may be more to do.
     pub(in crate::mem_hash) fn maintain(&mut self) -> bool {
-        let buckets = self.directory.len();
-        if buckets > self.buckets_min && self.records == 0 {
-            // Without records, the buckets need not be merged one by one.
-            drop(self.clear());
-            return true;
-        }
         // Writes merge buckets only when these are much too sparse, so that a fluctuating size
         // costs nothing. Maintenance merges the other sparse buckets.
         let mut merged = false;

@@ -227,7 +227,7 @@ impl HashShard {
         {
             return Ok(WritePlan::RetagHuge(index, Box::new(record.attributes)));
         }
-        let value = huge::value_to_store(&record, &self.budget)?;
+        let value = huge::value_to_store(key.text.len(), &record, &self.budget)?;
         let record = HugeRecord::new(key.text.into(), key.hash, value, record.attributes);
         Ok(WritePlan::PutHuge(Box::new(record)))
     }

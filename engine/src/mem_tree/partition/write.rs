@@ -169,7 +169,7 @@ impl Partition {
         {
             return Ok(WritePlan::RetagHuge(index, record.attributes));
         }
-        let value = huge::value_to_store(&record, &self.budget)?;
+        let value = huge::value_to_store(key.len(), &record, &self.budget)?;
         Ok(WritePlan::PutHuge(HugeRecord::new(key.into(), 0, value, record.attributes)))
     }
 

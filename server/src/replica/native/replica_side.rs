@@ -12,7 +12,7 @@ use todana::checkpoint::CheckpointDecoder;
 use todana::replication::ChangeOrigin;
 use todana::update_log::{EntryDecoder, EpochStart, LogChange, LogPosition};
 use todana::{DataDirectory, Database, SalvagedLog, UnixSeconds, WorkerCounters};
-use todana_core::{Error, ErrorKind};
+use todana_core::{Error, ErrorKind, RecordLoad};
 use todana_protocol::replication::{
     AnsweredStart, AppliedPosition, DatabaseAnswer, DatabaseRequest, EpochPlace, FrameDecoder, GREETING,
     LogEnd, LogPlace, MalformedFrame, MasterMessage, MasterWelcome, ReplicaHello, ReplicaMessage,
@@ -492,6 +492,9 @@ impl FollowedDatabase {
         own: u16,
         master_id: u16,
     ) -> Result<StreamEvent, StreamError> {
+        // After a long interruption, the log is a load.
+        let next_bytes = log.next_byte.saturating_sub(log.entries.position().0);
+        self.database.compress_for_load(RecordLoad { all_bytes: 0, next_bytes });
         loop {
             let end = log.entries.end_of_next();
             let entry = match log.entries.next_entry() {

@@ -23,7 +23,8 @@ use todana::{
     Clock, DataDirectory, DataOptions, Database, EpochHistory, ManualClock, UnixSeconds, WorkerCounters,
 };
 use todana_core::{
-    Arithmetic, Attributes, Delete, Engine, Get, Operation, ReplyNeeds, Store, StoreMode, Touch, Ttl,
+    Arithmetic, Attributes, Delete, Engine, Get, MemoryLimit, Operation, ReplyNeeds, Store, StoreMode, Touch,
+    Ttl, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
 use todana_protocol::replication::{
@@ -593,6 +594,47 @@ fn replica_follows_a_master_of_many_epochs() {
         simulation.expect_equal(0);
         assert_eq!(simulation.nodes[1].records().len(), usize::from(number) + 1);
     }
+}
+
+/// Records that fit into the memory of a replica only in their compressed form were once evicted
+/// when it read them from the log.
+#[test]
+fn replica_compresses_what_it_reads_from_the_log() {
+    const LIMIT: u64 = 8 << 20;
+    const RECORDS: u32 = 50_000;
+    let with_seed = |seed| NetworkSimulation::of_shape(&SHAPES[0], fastrand::Rng::with_seed(seed));
+    let are_hashes = |simulation: &NetworkSimulation| simulation.nodes.iter().all(|node| !node.is_tree);
+    let mut simulation = (0..).map(with_seed).find(are_hashes).unwrap();
+    simulation.expect_equal(0);
+    let mut plain_bytes = 0;
+    for n in 0..RECORDS {
+        let (key, name) = (format!("user:{n}:profile"), ["Amara", "Olga", "Pedro", "Li"][n as usize % 4]);
+        let order = |at: u32| {
+            let price = (n + at).wrapping_mul(7_919) % 1000;
+            format!(r#"{{"item":{at},"currency":"EUR","price":{price},"status":"delivered"}}"#)
+        };
+        let orders = [order(0), order(1), order(2)].join(",");
+        let value = format!(r#"{{"id":{n},"name":"{name}","language":"en","orders":[{orders}]}}"#);
+        plain_bytes += key.len() + value.len();
+        let store = Store { key: key.as_bytes(), value: value.as_bytes(), ..Store::default() };
+        execute(&simulation.nodes[0], &Operation::Store(store));
+    }
+    assert!(plain_bytes as u64 > LIMIT * 5 / 4, "{plain_bytes}");
+    let database = Arc::clone(&simulation.nodes[1].running().database);
+    let limit = MemoryLimit { bytes: Some(LIMIT), when_full: WhenFull::Evict };
+    database.engine().bounded().unwrap().set_limit(limit);
+    let applied = |simulation: &NetworkSimulation| {
+        simulation.nodes[1].running().side.as_ref().map(|side| side.databases[0].applied())
+    };
+    let end = simulation.nodes[0].end_of_log().position;
+    while applied(&simulation) < Some(end) {
+        simulation.begin_step();
+        simulation.run_link(1, true);
+        assert!(simulation.errors[1].is_none(), "{:?}", simulation.errors[1]);
+    }
+    let status = database.engine().status();
+    assert_eq!((status.records, status.evictions, simulation.copies), (RECORDS.into(), 0, 1));
+    assert!(simulation.nodes[0].records() == simulation.nodes[1].records());
 }
 
 /// A damaged log must neither be skipped nor remove the position of a pair.
