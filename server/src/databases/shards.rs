@@ -5,24 +5,28 @@ use crate::options::ServerOptions;
 /// The maximum number of shards that is chosen because of the number of threads. More shards would
 /// not reduce the time that threads wait for each other.
 const SHARDS_FOR_THREADS_MAX: usize = 256;
-/// The planned size of a shard. It is half of the 32 GiB that the handles of a shard can address,
-/// because records are not distributed evenly and not all pages are full.
+/// The planned size of a shard without a memory limit. It is half of the 32 GiB that the handles of
+/// a shard can address, because records are not distributed evenly and not all pages are full.
 pub(crate) const SHARD_BYTES: u64 = 16 << 30;
+/// The planned size of a shard with a limit. Shards are then so full that eviction and expiry
+/// compact them often, and each compaction reads the directory of the shard under its lock.
+const FULL_SHARD_BYTES: u64 = 512 << 20;
 /// Maximum number of shards that the engine accepts.
 const SHARDS_MAX: u64 = 4096;
 
 /// Returns the number of shards. If memory is scarce, the number is small, because each shard has
-/// partly filled pages of its own. The number is larger if there are many threads, or if fewer
-/// shards could not address the memory limit. Without a limit, the memory of the machine counts as
-/// the limit.
+/// partly filled pages of its own. The number is larger if there are many threads or if the limit
+/// is high. Without a limit, there are at least enough shards to address the memory of the machine.
 pub(crate) fn count(options: &ServerOptions, machine_bytes: u64) -> usize {
     let by_threads = (options.limits.threads * 2).next_power_of_two().min(SHARDS_FOR_THREADS_MAX);
-    let (by_memory, bytes) = match options.memory.limit_mib {
-        0 => (by_threads, machine_bytes),
-        mib => ((mib / 8).clamp(1, SHARDS_FOR_THREADS_MAX as u64) as usize, mib << 20),
+    let (by_memory, needed) = match options.memory.limit_mib {
+        0 => (by_threads, machine_bytes.div_ceil(SHARD_BYTES)),
+        mib => (
+            (mib / 8).clamp(1, SHARDS_FOR_THREADS_MAX as u64) as usize,
+            (mib << 20).div_ceil(FULL_SHARD_BYTES),
+        ),
     };
-    let addressing = bytes.div_ceil(SHARD_BYTES).min(SHARDS_MAX).next_power_of_two();
-    by_threads.min(by_memory).max(addressing as usize)
+    by_threads.min(by_memory).max(needed.min(SHARDS_MAX).next_power_of_two() as usize)
 }
 
 #[cfg(test)]
@@ -49,7 +53,9 @@ mod tests {
         assert_eq!(shards_of(4, 64, 512 * GIB), 8);
         assert_eq!(shards_of(32, 64, GIB), 8);
         assert_eq!(shards_of(32, 1024, GIB), 64);
+        assert_eq!(shards_of(4, 16 << 10, GIB), 32);
         assert_eq!(shards_of(4, 0, GIB), 8);
+        assert_eq!(shards_of(4, 0, 16 * GIB), 8);
         assert_eq!(shards_of(1, 64, GIB), 2);
     }
 
@@ -60,8 +66,7 @@ mod tests {
         for gib in [100, 256, 257, 300, 1 << 10, 50 << 10] {
             let limited = shards_of(1, gib << 10, GIB) as u64;
             let unlimited = shards_of(1, 0, gib * GIB) as u64;
-            assert_eq!(limited, unlimited);
-            assert!(limited * 16 >= gib, "{limited} shards for {gib} GiB");
+            assert!(limited.min(unlimited) * 16 >= gib, "{limited} and {unlimited} shards for {gib} GiB");
         }
         assert_eq!(shards_of(1, 1 << 30, GIB), 4096);
     }

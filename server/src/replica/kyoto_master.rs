@@ -5,7 +5,7 @@ use crate::shared::SharedState;
 use std::cell::Cell;
 use std::sync::Arc;
 use todana::{Action, Database, OverwriteVisitor, Record, WorkerCounters, kyoto};
-use todana_core::{Attributes, Expiry, Result};
+use todana_core::{Attributes, Expiry, RecordLoad, Result};
 use todana_protocol::kyoto::binary::ReplicaRequest;
 use todana_protocol::kyoto::message::{UpdateChange, UpdateMessage};
 use todana_protocol::kyoto::replication::{MasterMessage, ReplicaDecoder, ReplicaStep};
@@ -55,7 +55,7 @@ impl KyotoMaster {
             MasterMessage::CaughtUp { timestamp } => (Some(timestamp), MessageEvent::CaughtUp),
             MasterMessage::Update { timestamp, message } => {
                 if message.server_id != self.server_id {
-                    self.apply(&message)?;
+                    self.apply(&message, consumed)?;
                 }
                 // After a clear, the position is stored at once. If the clear were applied a second
                 // time, it would also remove records that were stored after it.
@@ -66,12 +66,14 @@ impl KyotoMaster {
         Ok(Applied::Message { consumed, position, event })
     }
 
-    fn apply(&self, message: &UpdateMessage<'_>) -> Result<()> {
+    fn apply(&self, message: &UpdateMessage<'_>, len: usize) -> Result<()> {
         let number = usize::from(message.database);
         // The master may have databases that this server does not have.
         let Some(served) = self.shared.databases.get(number) else { return Ok(()) };
         let (database, worker_counters, origin) =
             (&served.database, &self.worker_counters[number], u32::from(message.server_id));
+        // The log of a master can be read at once, which is then a load.
+        database.compress_for_load(RecordLoad { all_bytes: 0, next_bytes: len as u64 });
         match message.change {
             UpdateChange::Set { key, stored } | UpdateChange::SetList { key, stored } => {
                 let (expiry, value) = if served.name.tuning.persistent {

@@ -11,6 +11,7 @@ use todana::WorkerCounters;
 use todana::replication::{ChangeOrigin, RestorableKeys, UndoLog};
 use todana::tyrant::{AppliedOutcome, apply_logged};
 use todana::update_log::{EntryDecoder, LogChange, LogPosition};
+use todana_core::RecordLoad;
 use todana_protocol::tyrant::replication::{MasterDecoder, MasterStep, TyrantMasterMessage};
 use todana_protocol::tyrant::{LoggedCommand, TyrantRequest};
 
@@ -106,8 +107,11 @@ impl TyrantMaster {
             let why = format!("record {stamp_micros} of the master is damaged and was skipped");
             return Err(after(FollowError::Lost(why)));
         };
+        let database = &self.shared.databases.primary().database;
+        // The log of a master can be read at once, which is then a load.
+        database.compress_for_load(RecordLoad { all_bytes: 0, next_bytes: body.len() as u64 });
         let mut target = ServedTarget {
-            database: &self.shared.databases.primary().database,
+            database,
             worker_counters: &self.worker_counters,
             origin: ChangeOrigin::new(server_id, self.master_id),
             undo,
