@@ -572,7 +572,7 @@ impl Engine for MemHash {
     }
 
     fn recode(&self) {
-        self.recode_at_once(false);
+        self.recode_at_once(LoadPressure::None);
     }
 
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
@@ -628,7 +628,7 @@ impl BoundedEngine for MemHash {
         if pressure == LoadPressure::None {
             return;
         }
-        self.recode_at_once(pressure == LoadPressure::NearLimit);
+        self.recode_at_once(pressure);
         self.long_values.compress_for_load(self);
         let is_near_limit = || self.budget.load_pressure(load) == LoadPressure::NearLimit;
         // Once records are evicted, sparse memory is compacted together with that. Compaction reads

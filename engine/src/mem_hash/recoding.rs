@@ -13,6 +13,7 @@
 use super::MemHash;
 use super::encodings::{RecordEncodings, VALUE_CLASSES, WrittenBytes, value_class};
 use super::group::BUCKET_RECORD_MAX;
+use crate::arena::LoadPressure;
 use crate::dictionary::{SampleTraining, TrainingSample, TrainingStep};
 use crate::key_shape::find_shapes;
 use crate::raw::trim_allocator;
@@ -49,6 +50,8 @@ const RECORDS_READ: u64 = 64 << 10;
 const BYTES_READ: u64 = 64 << 20;
 /// The time after which a step of recoding ends. Maintenance is called ten times a second.
 const WORK_MAX: Duration = Duration::from_millis(2);
+/// The time after which a part of a load continues while memory is not nearly full.
+const LOAD_WORK_MAX: Duration = Duration::from_millis(100);
 /// Recoding rests for this many times as long as it has worked.
 const REST: u32 = 49;
 /// If there was no memory for some records, all are recoded again after this time.
@@ -160,16 +163,21 @@ impl MemHash {
         self.take_recoding_step(&mut state, rests)
     }
 
-    /// Trains encodings and stores all records with them at once, if that is due. `is_near_limit`
-    /// states that it is due earlier, because there is hardly any memory for more records. Other
-    /// threads that call this method wait meanwhile.
-    pub(super) fn recode_at_once(&self, is_near_limit: bool) {
+    /// Trains encodings and stores all records with them at once, if that is due. Other threads
+    /// that call this method wait meanwhile.
+    ///
+    /// The pressure of a load decides how much is done: near the limit it is due earlier, because
+    /// there is hardly any memory for more records. Before that, the work continues with the next
+    /// call, so that a master whose records are copied does not wait for a pass over all records.
+    pub(super) fn recode_at_once(&self, pressure: LoadPressure) {
         if !self.recoding.is_on {
             return;
         }
         let mut state = self.recoding.state.lock();
-        state.is_near_limit = is_near_limit;
-        while self.take_recoding_step(&mut state, false) {}
+        let began = Instant::now();
+        let is_over = || pressure == LoadPressure::Expected && began.elapsed() >= LOAD_WORK_MAX;
+        state.is_near_limit = pressure == LoadPressure::NearLimit;
+        while self.take_recoding_step(&mut state, false) && !is_over() {}
         state.is_near_limit = false;
     }
 
