@@ -109,7 +109,7 @@ impl ClientRing {
         Ok(ring)
     }
 
-    /// Lets the ring report the events of the poll.
+    /// Lets the ring report once that the poll has events.
     pub(crate) fn watch_poll(&mut self) -> io::Result<()> {
         self.ring.poll(self.poll, POLL)
     }

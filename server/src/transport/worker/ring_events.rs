@@ -46,8 +46,8 @@ impl Worker {
                     self.on_received(token, bytes, has_more, continues);
                 }
                 RingEvent::ReceiveEnded { token, cause } => self.on_receive_ended(token, cause),
-                RingEvent::Ready { continues, .. } => {
-                    if let Some(ring) = self.ring.as_mut().filter(|_| !continues) {
+                RingEvent::Ready { .. } => {
+                    if let Some(ring) = &mut self.ring {
                         ring.watch_poll()?;
                     }
                     self.handle_poll(events, measured_from)?;
