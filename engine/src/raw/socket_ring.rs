@@ -443,6 +443,11 @@ impl SocketRing {
         }
     }
 
+    /// Returns the number of events that have not been taken.
+    pub fn event_count(&self) -> usize {
+        self.events.len()
+    }
+
     /// Returns the next event.
     #[inline]
     pub fn next_event(&mut self) -> Option<RingEvent> {

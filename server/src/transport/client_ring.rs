@@ -187,6 +187,11 @@ impl ClientRing {
         self.ring.wait(timeout)
     }
 
+    /// Returns the number of events that have not been taken.
+    pub(crate) fn event_count(&self) -> usize {
+        self.ring.event_count()
+    }
+
     #[inline]
     pub(crate) fn next_event(&mut self) -> Option<RingEvent> {
         self.ring.next_event()

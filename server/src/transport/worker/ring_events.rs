@@ -1,6 +1,6 @@
 //! The part of a worker that handles the events of its ring.
 
-use super::{EVENTS, Worker};
+use super::Worker;
 use crate::options::IoMode;
 use crate::transport::client_ring::{ClientRing, KEPT_MAX, Receiving, index_of};
 use crate::transport::output::ConnectionOutput;
@@ -33,14 +33,17 @@ impl Worker {
         true
     }
 
-    /// Handles the events of the ring, and through it those of the poll.
+    /// Handles the events of the ring, and through it those of the poll. Submissions in between add
+    /// events, which are handled in the next round: clients that send without pause must not keep
+    /// the worker here.
     pub(super) fn handle_ring_events(
         &mut self,
         events: &mut Events,
         measured_from: Option<Instant>,
     ) -> io::Result<()> {
         self.take_unsent();
-        while let Some(event) = self.ring.as_mut().and_then(ClientRing::next_event) {
+        for _ in 0..self.ring.as_ref().map_or(0, ClientRing::event_count) {
+            let Some(event) = self.ring.as_mut().and_then(ClientRing::next_event) else { break };
             match event {
                 RingEvent::Received { token, bytes, has_more, continues } => {
                     self.on_received(token, bytes, has_more, continues);
@@ -61,22 +64,15 @@ impl Worker {
         Ok(())
     }
 
-    /// Handles all events of the poll. The ring reports a poll once for all events that it has.
+    /// Handles the events of the poll. If there are more than it returns at once, the ring reports
+    /// it again.
     fn handle_poll(&mut self, events: &mut Events, measured_from: Option<Instant>) -> io::Result<()> {
-        loop {
-            match self.poll.poll(events, Some(Duration::ZERO)) {
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-                _ => {}
-            }
-            let mut count = 0;
-            for event in &*events {
-                self.handle_event(event, measured_from);
-                count += 1;
-            }
-            if count < EVENTS {
-                return Ok(());
-            }
+        match self.poll.poll(events, Some(Duration::ZERO)) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
         }
+        events.iter().for_each(|event| self.handle_event(event, measured_from));
+        Ok(())
     }
 
     /// Returns the index of the open connection with this token.
@@ -88,6 +84,7 @@ impl Worker {
 
     fn on_received(&mut self, token: u64, bytes: ReceivedBytes, has_more: bool, continues: bool) {
         let Some(index) = self.connection_of(token) else { return self.give_back(bytes) };
+        let Some(ring) = &self.ring else { return };
         let connection = &self.connections[index];
         if connection.ring.send_error.is_some() {
             // The connection is about to be closed.
@@ -96,8 +93,14 @@ impl Worker {
         let is_busy = connection.queued || connection.durability.is_parked;
         // The next event has the rest of a long request, or of many requests.
         let is_part = has_more && bytes.are_full() && connection.input_len() < KEPT_MAX;
+        // Its previous replies have not been submitted. One submission after this round of events
+        // suffices for all such connections.
+        let has_replies = ring.has_request_of(&connection.ring);
         if is_busy || is_part || connection.ring.receiving != Receiving::Ring {
             self.keep_received(index, bytes);
+        } else if has_replies {
+            self.keep_received(index, bytes);
+            self.queue(index);
         } else {
             self.received = Some(bytes);
             self.serve(index);
