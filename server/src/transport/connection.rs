@@ -5,7 +5,7 @@ use crate::execution::Executor;
 use crate::observation::connection_table::{ConnectionInfo, ConnectionState};
 use crate::session::dispatch::DialectWorkers;
 use crate::session::{AnySession, NextAction, SessionProgress, SessionTurn};
-use crate::transport::client_ring::RingState;
+use crate::transport::client_ring::{Receiving, RingState};
 use crate::transport::listener::ClientStream;
 use crate::transport::output::ConnectionOutput;
 use crate::transport::refused_replies::put_errors;
@@ -223,7 +223,9 @@ impl Connection {
         let has_work =
             self.durability.is_parked || self.readable || (self.has_work() && !self.input.is_partial);
         let is_waiting = self.session.is_waiting() || self.session.has_replies_to_come();
-        self.pending.is_none() && !has_work && !is_waiting
+        // A ring may have taken bytes out of the socket that the worker has not seen yet.
+        let is_polled = self.ring.receiving == Receiving::Polled;
+        self.pending.is_none() && !has_work && !is_waiting && is_polled
     }
 
     /// Returns true if the connection waits for a request or for the rest of one. As in memcached,

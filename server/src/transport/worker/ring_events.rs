@@ -162,6 +162,16 @@ impl Worker {
         self.check_ring(outcome);
     }
 
+    /// Ends the ring's request for a connection, which is polled once the last event has arrived.
+    pub(super) fn leave_ring(&mut self, index: usize) {
+        if let (Some(ring), Some(connection)) = (&mut self.ring, self.connections.get_mut(index))
+            && connection.ring.receiving == Receiving::Ring
+        {
+            let outcome = ring.leave(&mut connection.ring, index);
+            self.check_ring(outcome);
+        }
+    }
+
     /// Registers a connection with the poll.
     fn register(&mut self, index: usize) {
         let connection = &mut self.connections[index];
