@@ -207,6 +207,12 @@ impl Connection {
         self.input.bytes.len() - self.input.at
     }
 
+    /// Returns the number of received bytes that are not consumed, with those of an incomplete
+    /// record of TLS.
+    pub(crate) fn kept_len(&self) -> usize {
+        self.input_len() + self.stream.kept_lens().0
+    }
+
     /// Returns true if a part of a request has arrived.
     pub(crate) fn has_partial_request(&self) -> bool {
         self.session.is_receiving() || self.input_len() > 0

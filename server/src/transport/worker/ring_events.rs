@@ -92,7 +92,7 @@ impl Worker {
         }
         let is_busy = connection.queued || connection.durability.is_parked;
         // The next event has the rest of a long request, or of many requests.
-        let is_part = has_more && bytes.are_full() && connection.input_len() < KEPT_MAX;
+        let is_part = has_more && bytes.are_full() && connection.kept_len() < KEPT_MAX;
         // Its previous replies have not been submitted. One submission after this round of events
         // suffices for all such connections.
         let has_replies = ring.has_request_of(&connection.ring);
@@ -147,7 +147,7 @@ impl Worker {
         let Some(ring) = &mut self.ring else { return };
         let is_unsent = connection.stream.kept_lens().1 > 0;
         let has_output = is_unsent || connection.pending.is_some() && !connection.durability.is_parked;
-        let is_calm = !has_output && connection.input_len() < KEPT_MAX && !connection.session.is_receiving();
+        let is_calm = !has_output && connection.kept_len() < KEPT_MAX && !connection.session.is_receiving();
         let outcome = match (connection.ring.receiving, is_calm, continues) {
             (Receiving::Ring, true, false) => ring.receive_more(connection, index),
             (Receiving::Ring, false, true) => ring.leave(&mut connection.ring, index),
