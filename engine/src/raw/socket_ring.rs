@@ -688,8 +688,8 @@ mod tests {
         assert!(ring.next_event().is_none());
     }
 
-    /// A poll of an epoll that continued reported only the first signal of another ring, so a worker
-    /// heard nothing after its first read from the disk.
+    /// A poll of an epoll that continued reported only the first signal of another ring, so after
+    /// its first read from the disk, a worker heard nothing more.
     #[test]
     fn poll_reports_every_signal_of_another_ring() {
         let (Some(mut ring), Ok(mut reads)) = (ring(), FileRing::new()) else { return };
