@@ -61,6 +61,7 @@ impl FileRing {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
+            .setup_taskrun_flag()
             .setup_submit_all()
             .dontfork()
             .build(READ_BUFFERS as u32)?;
@@ -113,8 +114,14 @@ impl FileRing {
     /// error, some reads may not have been submitted; the ring is of no use then.
     pub(crate) fn submit(&mut self, wanted: usize) -> io::Result<()> {
         for _ in 0..SUBMIT_ATTEMPTS {
-            let queued = self.ring.submission().len();
+            let queue = self.ring.submission();
+            let (queued, has_work) = (queue.len(), queue.taskrun() || queue.cq_overflow());
+            drop(queue);
             let wanted = wanted.min(self.in_flight + queued) as u32;
+            if queued == 0 && wanted == 0 && !has_work {
+                // The kernel has nothing to do, so no system call is needed.
+                return Ok(());
+            }
             let flags = EnterFlags::GETEVENTS.bits();
             // SAFETY: the number of entries is that of the queue, and there is no further argument.
             let outcome =

@@ -3,7 +3,7 @@
 //! ```text
 //! receive   one request for each socket; the kernel puts all bytes that arrive into shared buffers
 //! send      the bytes are copied to an area of the ring; one system call sends those of all
-//! poll      one request reports each time when a descriptor, such as that of an epoll, is ready
+//! poll      a request reports once that a descriptor, such as that of an epoll, is ready
 //! wait      submits all of these, and returns when something has happened
 //! ```
 //!
@@ -101,12 +101,10 @@ pub enum RingEvent {
         /// The reason.
         cause: ReceiveEnd,
     },
-    /// The descriptor is ready.
+    /// The descriptor is ready. The request has ended.
     Ready {
         /// The token of the request.
         token: u64,
-        /// True if the request continues.
-        continues: bool,
     },
 }
 
@@ -256,7 +254,7 @@ impl SocketRing {
                     is_received = ring.bytes(&bytes) == b"a request";
                     ring.give_back(bytes);
                 }
-                RingEvent::Ready { token: 2, continues: true } => is_ready = true,
+                RingEvent::Ready { token: 2 } => is_ready = true,
                 _ => return lacks("receiving repeatedly"),
             }
         }
@@ -303,9 +301,12 @@ impl SocketRing {
         self.push(&entry.user_data(data_of(CANCEL, token)))
     }
 
-    /// Reports each time when a descriptor becomes readable.
+    /// Reports once that a descriptor is readable, or becomes so.
     pub fn poll(&mut self, descriptor: RawFd, token: u64) -> io::Result<()> {
-        let entry = opcode::PollAdd::new(Fd(descriptor), libc::POLLIN as u32).multi(true).build();
+        // A request that continues (`multi`) would be lost. If the poll of an epoll is woken by the
+        // descriptor that another ring signals (see `FileRing::signal`), the kernel ends the
+        // request, but still reports that it continues (Linux before 7.1, commit 1967f0b1cafd).
+        let entry = opcode::PollAdd::new(Fd(descriptor), libc::POLLIN as u32).build();
         self.push(&entry.user_data(data_of(POLL, token)))
     }
 
@@ -421,7 +422,7 @@ impl SocketRing {
                         events.push_back(RingEvent::ReceiveEnded { token, cause });
                     }
                 },
-                POLL => events.push_back(RingEvent::Ready { token, continues }),
+                POLL => events.push_back(RingEvent::Ready { token }),
                 SEND => {
                     let Some(send) = sends.get(token as usize) else { continue };
                     let error = match -result {
@@ -440,6 +441,11 @@ impl SocketRing {
                 _ => {}
             }
         }
+    }
+
+    /// Returns the number of events that have not been taken.
+    pub fn event_count(&self) -> usize {
+        self.events.len()
     }
 
     /// Returns the next event.
@@ -508,7 +514,9 @@ fn data_of(kind: u64, token: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raw::{FileRing, READ_LEN, ReadSignal};
     use std::io::{Read, Write};
+    use std::os::fd::{FromRawFd, OwnedFd};
 
     /// Returns a ring. Returns `None` if the system does not allow rings, as some containers.
     fn ring() -> Option<SocketRing> {
@@ -665,6 +673,54 @@ mod tests {
             assert!(received.iter().all(|&byte| byte == number as u8));
         }
         assert!(!ring.has_unsent());
+    }
+
+    #[test]
+    fn poll_ends_with_its_first_event() {
+        let Some(mut ring) = ring() else { return };
+        let (near, mut far) = UnixStream::pair().unwrap();
+        ring.poll(near.as_raw_fd(), 7).unwrap();
+        far.write_all(b"first").unwrap();
+        ring.wait(None).unwrap();
+        assert!(matches!(ring.next_event(), Some(RingEvent::Ready { token: 7 })));
+        far.write_all(b"second").unwrap();
+        ring.submit().unwrap();
+        assert!(ring.next_event().is_none());
+    }
+
+    /// A poll of an epoll that continued reported only the first signal of another ring, so after
+    /// its first read from the disk, a worker heard nothing more.
+    #[test]
+    fn poll_reports_every_signal_of_another_ring() {
+        let (Some(mut ring), Ok(mut reads)) = (ring(), FileRing::new()) else { return };
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; READ_LEN]).unwrap();
+        let signal = ReadSignal::new().unwrap();
+        reads.signal(&signal).unwrap();
+        // SAFETY: the call refers to no memory.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        assert!(epoll >= 0);
+        // SAFETY: the descriptor is new and belongs to nothing else.
+        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        let mut event = libc::epoll_event { events, u64: 0 };
+        let (add, fd) = (libc::EPOLL_CTL_ADD, signal.descriptor());
+        // SAFETY: `event` is one structure, and lives until the call returns.
+        assert_eq!(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), add, fd, &raw mut event) }, 0);
+        for round in 0..3 {
+            ring.poll(epoll.as_raw_fd(), 7).unwrap();
+            assert!(reads.read(&file, 0, READ_LEN, 0));
+            ring.submit().unwrap();
+            reads.submit(0).unwrap();
+            // Without an event, the wait would never end.
+            ring.wait(Some(Duration::from_secs(60))).unwrap();
+            assert!(matches!(ring.next_event(), Some(RingEvent::Ready { token: 7 })), "round {round}");
+            // SAFETY: `event` has space for one event, as stated, and lives until the call returns.
+            assert_eq!(unsafe { libc::epoll_wait(epoll.as_raw_fd(), &raw mut event, 1, 0) }, 1);
+            while reads.next_completed().is_none() {
+                reads.submit(1).unwrap();
+            }
+        }
     }
 
     #[test]

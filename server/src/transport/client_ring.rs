@@ -109,7 +109,7 @@ impl ClientRing {
         Ok(ring)
     }
 
-    /// Lets the ring report the events of the poll.
+    /// Lets the ring report once that the poll has events.
     pub(crate) fn watch_poll(&mut self) -> io::Result<()> {
         self.ring.poll(self.poll, POLL)
     }
@@ -185,6 +185,11 @@ impl ClientRing {
     /// Submits all requests, and waits for an event.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.ring.wait(timeout)
+    }
+
+    /// Returns the number of events that have not been taken.
+    pub(crate) fn event_count(&self) -> usize {
+        self.ring.event_count()
     }
 
     #[inline]

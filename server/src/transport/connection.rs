@@ -5,7 +5,7 @@ use crate::execution::Executor;
 use crate::observation::connection_table::{ConnectionInfo, ConnectionState};
 use crate::session::dispatch::DialectWorkers;
 use crate::session::{AnySession, NextAction, SessionProgress, SessionTurn};
-use crate::transport::client_ring::RingState;
+use crate::transport::client_ring::{Receiving, RingState};
 use crate::transport::listener::ClientStream;
 use crate::transport::output::ConnectionOutput;
 use crate::transport::refused_replies::put_errors;
@@ -207,6 +207,12 @@ impl Connection {
         self.input.bytes.len() - self.input.at
     }
 
+    /// Returns the number of received bytes that are not consumed, with those of an incomplete
+    /// record of TLS.
+    pub(crate) fn kept_len(&self) -> usize {
+        self.input_len() + self.stream.kept_lens().0
+    }
+
     /// Returns true if a part of a request has arrived.
     pub(crate) fn has_partial_request(&self) -> bool {
         self.session.is_receiving() || self.input_len() > 0
@@ -223,7 +229,9 @@ impl Connection {
         let has_work =
             self.durability.is_parked || self.readable || (self.has_work() && !self.input.is_partial);
         let is_waiting = self.session.is_waiting() || self.session.has_replies_to_come();
-        self.pending.is_none() && !has_work && !is_waiting
+        // A ring may have taken bytes out of the socket that the worker has not seen yet.
+        let is_polled = self.ring.receiving == Receiving::Polled;
+        self.pending.is_none() && !has_work && !is_waiting && is_polled
     }
 
     /// Returns true if the connection waits for a request or for the rest of one. As in memcached,

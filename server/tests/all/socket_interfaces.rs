@@ -191,6 +191,40 @@ fn stop_answers_requests_that_have_arrived() {
     });
 }
 
+/// Linux from 6.13 on completes a limited number of requests of a ring in one call. A stop closed
+/// connections whose bytes arrived in the ring with the second call.
+#[test]
+fn stop_answers_requests_of_many_connections() {
+    with_each(|options| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listen = ListenOptions { unix_socket: Some(path.clone()), ..options.listen };
+        let limits = LimitOptions { threads: 1, ..options.limits };
+        let mut server = Running::of(Server::bind(ServerOptions { listen, limits, ..options }).unwrap());
+        let mut clients: Vec<UnixStream> = (0..300)
+            .map(|_| {
+                let mut client = UnixStream::connect(&path).unwrap();
+                client.set_read_timeout(Some(running::WAIT_MAX)).unwrap();
+                client.write_all(b"set k 0 0 1\r\nv\r\n").unwrap();
+                client.read_exact(&mut [0; 8]).unwrap();
+                client
+            })
+            .collect();
+        // When a write to a Unix socket returns, the bytes have arrived. The worker needs more time
+        // for the requests than these writes take.
+        for client in &mut clients {
+            client.write_all(&b"get k\r\n".repeat(200)).unwrap();
+        }
+        server.handle.stop();
+        for client in &mut clients {
+            let mut replies = Vec::new();
+            client.read_to_end(&mut replies).unwrap();
+            assert!(replies == b"VALUE k 0 1\r\nv\r\nEND\r\n".repeat(200));
+        }
+        server.join();
+    });
+}
+
 #[test]
 fn unix_sockets_are_served() {
     with_each(|options| {

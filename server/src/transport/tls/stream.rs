@@ -58,7 +58,8 @@ pub(crate) struct TlsStream<S: Read + Write> {
     incoming: Vec<u8>,
     /// Ciphertext that the socket has not accepted.
     outgoing: Vec<u8>,
-    /// The number of the caller's plain bytes in `outgoing` that have not been reported.
+    /// The number of the caller's plain bytes that have been encrypted and have not been reported.
+    /// Their ciphertext is in `outgoing`, or has been sent by a read since.
     taken: usize,
     established: bool,
     /// True if the peer has announced that it sends no more bytes.
@@ -106,9 +107,7 @@ impl<S: Read + Write> TlsStream<S> {
         if self.peer_closed {
             return Ok((0, true));
         }
-        if self.taken == 0 {
-            self.flush_if_possible()?;
-        }
+        self.flush_if_possible()?;
         let outcome = BUFFERS.with_borrow_mut(|buffers| self.read_through(buffers, buffer));
         if let Err(error) = &outcome {
             self.failed |= !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
@@ -146,9 +145,7 @@ impl<S: Read + Write> TlsStream<S> {
         if self.peer_closed {
             return Ok(0);
         }
-        if self.taken == 0 {
-            self.flush_if_possible()?;
-        }
+        self.flush_if_possible()?;
         let outcome = BUFFERS.with_borrow_mut(|buffers| {
             buffers.incoming.resize(INCOMING, 0);
             let kept = self.incoming.len();
@@ -325,7 +322,8 @@ impl<S: Read + Write> TlsStream<S> {
     }
 
     /// Sends pending ciphertext. Returns the number of plain bytes that the caller passed earlier
-    /// and that are now reported as written.
+    /// and that are now reported as written. A read may have sent their ciphertext meanwhile; the
+    /// caller passes them again even then, and they must not be encrypted twice.
     fn finish_before(&mut self) -> io::Result<Option<usize>> {
         self.flush()?;
         let taken = std::mem::take(&mut self.taken);
@@ -345,9 +343,7 @@ impl<S: Read + Write> Write for TlsStream<S> {
     /// Accepts up to a chunk of plain bytes. If the socket does not accept all ciphertext of the
     /// chunk, fails with `WouldBlock`. The next call must then pass the same bytes again.
     fn write(&mut self, plain: &[u8]) -> io::Result<usize> {
-        if !self.outgoing.is_empty()
-            && let Some(taken) = self.finish_before()?
-        {
+        if let Some(taken) = self.finish_before()? {
             return Ok(taken);
         }
         let plain = &plain[..plain.len().min(CHUNK)];
@@ -355,9 +351,7 @@ impl<S: Read + Write> Write for TlsStream<S> {
     }
 
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        if !self.outgoing.is_empty()
-            && let Some(taken) = self.finish_before()?
-        {
+        if let Some(taken) = self.finish_before()? {
             return Ok(taken);
         }
         BUFFERS.with_borrow_mut(|buffers| {
@@ -637,6 +631,79 @@ mod tests {
         for seed in 0..100 {
             let (understood, answered) = converse(&tls, 0.0, &mut fastrand::Rng::with_seed(seed));
             assert!(understood == [b'q'; 300] && answered == [b'r'; 300], "seed {seed}");
+        }
+    }
+
+    /// Returns bytes that differ by their position.
+    fn reply(len: usize) -> Vec<u8> {
+        (0..len).map(|at| ((at * 31) >> 3) as u8).collect()
+    }
+
+    /// A read sends the pending ciphertext of an earlier write. The write that is then repeated
+    /// used to encrypt the same plain bytes again, so the client received them twice.
+    #[test]
+    fn read_between_repeated_writes_duplicates_nothing() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let tls = tls(folder.path());
+        for seed in 0..40 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut client = client(&mut random);
+            let wire = MemorySocket { piece: usize::MAX, room: usize::MAX, ..MemorySocket::default() };
+            let mut server = TlsStream::new(wire, &tls, ClientCertificates::Never).unwrap();
+            let (mut buffer, mut received) = (vec![0; 64 << 10], Vec::new());
+            let mut take = |server: &mut TlsStream<MemorySocket>, client: &mut ClientConnection| {
+                let bytes = std::mem::take(&mut server.socket().outgoing);
+                let mut bytes = &bytes[..];
+                while !bytes.is_empty() {
+                    client.read_tls(&mut bytes).unwrap();
+                    let len = client.process_new_packets().unwrap().plaintext_bytes_to_read();
+                    let start = received.len();
+                    received.resize(start + len, 0);
+                    client.reader().read_exact(&mut received[start..]).unwrap();
+                }
+                received.len()
+            };
+            let sent = |client: &mut ClientConnection| {
+                let mut sent = Vec::new();
+                while client.wants_write() {
+                    client.write_tls(&mut sent).unwrap();
+                }
+                sent
+            };
+            while client.is_handshaking() || !server.established {
+                server.socket().incoming.extend(sent(&mut client));
+                let outcome = server.read_some(&mut buffer);
+                assert_eq!(outcome.unwrap_err().kind(), ErrorKind::WouldBlock);
+                take(&mut server, &mut client);
+            }
+            let reply = reply(1 + random.usize(..150_000));
+            let (mut written, mut requests) = (0, 0);
+            while written < reply.len() {
+                server.socket().room = random.usize(..50_000);
+                let (first, second) = reply[written..].split_at(random.usize(..=reply.len() - written));
+                let outcome = match random.bool() {
+                    true => server.write(&reply[written..]),
+                    false => server.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]),
+                };
+                match outcome {
+                    Ok(len) => written += len,
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
+                // Requests that arrive now are decrypted, and the socket accepts bytes again.
+                server.socket().room = random.usize(..50_000);
+                client.writer().write_all(b"a request").unwrap();
+                let request = sent(&mut client);
+                requests += match random.bool() {
+                    true => server.receive(&request, &mut buffer).unwrap(),
+                    false => {
+                        server.socket().incoming.extend(request);
+                        server.read_some(&mut buffer).unwrap().0
+                    }
+                };
+                take(&mut server, &mut client);
+            }
+            assert!(requests > 0 && take(&mut server, &mut client) == reply.len(), "seed {seed}");
+            assert!(received == reply, "seed {seed}");
         }
     }
 

@@ -196,13 +196,6 @@ impl Worker {
                 StopStage::No => {}
                 StopStage::Drain => {
                     let first = deadline.is_none();
-                    if first && self.ring.is_some() {
-                        // Requests that have arrived are still answered.
-                        self.submit();
-                        if let Err(error) = self.handle_ring_events(&mut events, None) {
-                            return self.fail(&error);
-                        }
-                    }
                     let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.drain_time());
                     self.drain(first);
                     if self.connections.is_empty() || Instant::now() >= deadline {
@@ -930,26 +923,22 @@ impl Worker {
         self.shared.memory.held_changed(before.sum(), now.sum());
     }
 
-    /// Closes the connections that are complete; the others continue in their turns. If `first` is
-    /// true, reads all sockets a last time, because requests that have arrived are still answered.
+    /// Closes the connections that are complete; the others continue in their turns. All sockets
+    /// are read a last time, because requests that have arrived are still answered: at once if
+    /// `first` is true, and those of the ring once they have left it.
     fn drain(&mut self, first: bool) {
-        self.submit();
         let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
-        for index in all {
+        for &index in &all {
             self.wake(index, WakeReason::Cancelled);
-            if !self.connections.contains(index) {
-                continue;
+            self.leave_ring(index);
+            let Some(connection) = self.connections.get_mut(index).filter(|_| first) else { continue };
+            connection.readable |= connection.ring.receiving == Receiving::Polled;
+            if connection.pending.is_none() {
+                self.serve(index);
             }
-            if first {
-                let connection = &mut self.connections[index];
-                connection.readable |= connection.ring.receiving == Receiving::Polled;
-                if self.connections[index].pending.is_none() {
-                    self.serve(index);
-                }
-            }
-            if self.connections.contains(index) {
-                self.finish_send(index);
-            }
+        }
+        self.submit();
+        for index in all {
             if self.connections.get(index).is_some_and(Connection::is_done) {
                 self.close(index);
             }

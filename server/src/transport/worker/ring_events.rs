@@ -1,6 +1,6 @@
 //! The part of a worker that handles the events of its ring.
 
-use super::{EVENTS, Worker};
+use super::Worker;
 use crate::options::IoMode;
 use crate::transport::client_ring::{ClientRing, KEPT_MAX, Receiving, index_of};
 use crate::transport::output::ConnectionOutput;
@@ -33,21 +33,24 @@ impl Worker {
         true
     }
 
-    /// Handles the events of the ring, and through it those of the poll.
+    /// Handles the events of the ring, and through it those of the poll. Submissions in between add
+    /// events, which are handled in the next round: clients that send without pause must not keep
+    /// the worker here.
     pub(super) fn handle_ring_events(
         &mut self,
         events: &mut Events,
         measured_from: Option<Instant>,
     ) -> io::Result<()> {
         self.take_unsent();
-        while let Some(event) = self.ring.as_mut().and_then(ClientRing::next_event) {
+        for _ in 0..self.ring.as_ref().map_or(0, ClientRing::event_count) {
+            let Some(event) = self.ring.as_mut().and_then(ClientRing::next_event) else { break };
             match event {
                 RingEvent::Received { token, bytes, has_more, continues } => {
                     self.on_received(token, bytes, has_more, continues);
                 }
                 RingEvent::ReceiveEnded { token, cause } => self.on_receive_ended(token, cause),
-                RingEvent::Ready { continues, .. } => {
-                    if let Some(ring) = self.ring.as_mut().filter(|_| !continues) {
+                RingEvent::Ready { .. } => {
+                    if let Some(ring) = &mut self.ring {
                         ring.watch_poll()?;
                     }
                     self.handle_poll(events, measured_from)?;
@@ -61,22 +64,15 @@ impl Worker {
         Ok(())
     }
 
-    /// Handles all events of the poll. The ring reports a poll once for all events that it has.
+    /// Handles the events of the poll. If there are more than it returns at once, the ring reports
+    /// it again.
     fn handle_poll(&mut self, events: &mut Events, measured_from: Option<Instant>) -> io::Result<()> {
-        loop {
-            match self.poll.poll(events, Some(Duration::ZERO)) {
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-                _ => {}
-            }
-            let mut count = 0;
-            for event in &*events {
-                self.handle_event(event, measured_from);
-                count += 1;
-            }
-            if count < EVENTS {
-                return Ok(());
-            }
+        match self.poll.poll(events, Some(Duration::ZERO)) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
         }
+        events.iter().for_each(|event| self.handle_event(event, measured_from));
+        Ok(())
     }
 
     /// Returns the index of the open connection with this token.
@@ -88,6 +84,7 @@ impl Worker {
 
     fn on_received(&mut self, token: u64, bytes: ReceivedBytes, has_more: bool, continues: bool) {
         let Some(index) = self.connection_of(token) else { return self.give_back(bytes) };
+        let Some(ring) = &self.ring else { return };
         let connection = &self.connections[index];
         if connection.ring.send_error.is_some() {
             // The connection is about to be closed.
@@ -95,9 +92,15 @@ impl Worker {
         }
         let is_busy = connection.queued || connection.durability.is_parked;
         // The next event has the rest of a long request, or of many requests.
-        let is_part = has_more && bytes.are_full() && connection.input_len() < KEPT_MAX;
+        let is_part = has_more && bytes.are_full() && connection.kept_len() < KEPT_MAX;
+        // Its previous replies have not been submitted. One submission after this round of events
+        // suffices for all such connections.
+        let has_replies = ring.has_request_of(&connection.ring);
         if is_busy || is_part || connection.ring.receiving != Receiving::Ring {
             self.keep_received(index, bytes);
+        } else if has_replies {
+            self.keep_received(index, bytes);
+            self.queue(index);
         } else {
             self.received = Some(bytes);
             self.serve(index);
@@ -144,7 +147,7 @@ impl Worker {
         let Some(ring) = &mut self.ring else { return };
         let is_unsent = connection.stream.kept_lens().1 > 0;
         let has_output = is_unsent || connection.pending.is_some() && !connection.durability.is_parked;
-        let is_calm = !has_output && connection.input_len() < KEPT_MAX && !connection.session.is_receiving();
+        let is_calm = !has_output && connection.kept_len() < KEPT_MAX && !connection.session.is_receiving();
         let outcome = match (connection.ring.receiving, is_calm, continues) {
             (Receiving::Ring, true, false) => ring.receive_more(connection, index),
             (Receiving::Ring, false, true) => ring.leave(&mut connection.ring, index),
@@ -157,6 +160,16 @@ impl Worker {
             _ => Ok(()),
         };
         self.check_ring(outcome);
+    }
+
+    /// Ends the ring's request for a connection, which is polled once the last event has arrived.
+    pub(super) fn leave_ring(&mut self, index: usize) {
+        if let (Some(ring), Some(connection)) = (&mut self.ring, self.connections.get_mut(index))
+            && connection.ring.receiving == Receiving::Ring
+        {
+            let outcome = ring.leave(&mut connection.ring, index);
+            self.check_ring(outcome);
+        }
     }
 
     /// Registers a connection with the poll.
