@@ -319,8 +319,10 @@ impl ValueMemory {
 
 /// Returns the value of a record in the form in which it is stored at first. A value that another
 /// engine has compressed is copied, because its memory belongs to that engine. The copy is taken
-/// from `record.shared`, because `record.value` may be a stand-in. Fails as well if there is no room
-/// for the key, which [`HugeTable::insert`] adds without a check.
+/// from `record.shared`, because `record.value` may be a stand-in.
+///
+/// Fails if there is no room for the value, or for the key, which [`HugeTable::insert`] adds without
+/// a check.
 pub(crate) fn value_to_store(
     key_len: usize,
     record: &Record<'_>,
