@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
 use todana_core::{
-    Action, Attributes, Engine, EngineStatus, ErrorKind, Expiry, LONG_VALUE_LEN, MemoryLimit, Record,
-    SharedBytes, UnixSeconds, Visitor, WhenFull,
+    Action, Attributes, Engine, EngineStatus, ErrorKind, Expiry, LONG_VALUE_LEN, MemoryLimit, OrderedEngine,
+    Record, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds, Visitor, WhenFull,
 };
-use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
+use todana_engine::{FixedLayout, FixedTree, MemHash, MemHashOptions, MemTree, MemTreeOptions, TableEngine};
 
 const CHUNK_LEN: usize = 64 << 10;
 
@@ -428,6 +429,121 @@ fn full_memory_holds_and_gains_room() {
             while engine.maintain() {}
             assert!(engine.status().committed_bytes <= limit_bytes + limit_bytes / 64);
         }
+    }
+}
+
+/// A compressed value once stayed compressed in full memory, however often it was read.
+#[test]
+fn value_in_use_becomes_plain_in_full_memory() {
+    let limit = 16 << 20;
+    for subject in subjects(MemoryLimit { bytes: Some(limit), when_full: WhenFull::Evict }) {
+        let engine = subject.engine();
+        put(engine, b"used", &text(200_000, 0)).unwrap();
+        subject.compress();
+        let mut n = 0;
+        while engine.status().evictions == 0 {
+            n += 1;
+            put(engine, format!("key {n}").as_bytes(), &text(200_000, n)).unwrap();
+            get(engine, b"used");
+        }
+        let before = shared(engine, b"used");
+        assert!(before.plain().is_none());
+        (0..10).for_each(|_| drop(get(engine, b"used")));
+        subject.compress();
+        assert!(shared(engine, b"used").plain().is_some());
+        while engine.maintain() {}
+        assert!(engine.status().committed_bytes <= limit + limit / 64, "{:?}", engine.status());
+        assert_eq!(get(engine, b"used"), Some(text(200_000, 0)));
+    }
+}
+
+/// A tree that others hold, too.
+struct HeldTree(Arc<MemTree>);
+
+impl Engine for HeldTree {
+    fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> todana_core::Result<bool> {
+        self.0.view(key, see)
+    }
+
+    fn view_shared(
+        &self,
+        key: &[u8],
+        counts: bool,
+        see: &mut dyn FnMut(Record<'_>),
+    ) -> todana_core::Result<bool> {
+        self.0.view_shared(key, counts, see)
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> todana_core::Result<()> {
+        self.0.visit(key, visitor)
+    }
+
+    fn wait_for_visits(&self) {
+        self.0.wait_for_visits();
+    }
+
+    fn scan(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> todana_core::Result<Option<ScanPosition>> {
+        self.0.scan(from, see)
+    }
+
+    fn scan_shared(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> todana_core::Result<Option<ScanPosition>> {
+        self.0.scan_shared(from, see)
+    }
+
+    fn clear(&self, cleared: &mut dyn FnMut()) -> todana_core::Result<()> {
+        self.0.clear(cleared)
+    }
+
+    fn status(&self) -> EngineStatus {
+        self.0.status()
+    }
+
+    fn sweepable(&self) -> Option<&dyn SweepableEngine> {
+        self.0.sweepable()
+    }
+
+    fn ordered(&self) -> Option<&dyn OrderedEngine> {
+        self.0.ordered()
+    }
+}
+
+/// The sweep of a table and a checkpoint read no values.
+#[test]
+fn engines_over_a_tree_decompress_as_little() {
+    let layout = FixedLayout { width: 1 << 20, number_max: 1000 };
+    for is_table in [true, false] {
+        let tree = Arc::new(MemTree::new(MemTreeOptions::default()).unwrap());
+        let inner = Box::new(HeldTree(Arc::clone(&tree)));
+        let engine: Box<dyn Engine> = match is_table {
+            true => Box::new(TableEngine::new(inner).unwrap()),
+            false => Box::new(FixedTree::new(inner, layout).unwrap()),
+        };
+        let expiry = Expiry::At(UnixSeconds(9));
+        let value = text(200_000, 1);
+        let record = Record::new(&value, Attributes { expiry, ..Attributes::default() });
+        engine.visit(b"7", &mut Change::Do(Action::Put(record))).unwrap();
+        tree.compress_long_values();
+        let stored = shared(&*engine, b"7");
+        assert!(stored.plain().is_none());
+        let mut lens = Vec::new();
+        let scanned = engine.scan_shared(None, &mut |_, record| {
+            lens.push(record.value.len());
+            ControlFlow::Continue(())
+        });
+        scanned.unwrap();
+        let sweepable = engine.sweepable().unwrap();
+        sweepable.sweep(None, 100, todana_core::SweepAim::Tidiness, &mut |_| false).unwrap();
+        assert_eq!((lens, stored.take_decompressions()), (vec![200_000], 0));
+        let swept = sweepable.sweep(None, 100, todana_core::SweepAim::Tidiness, &mut |_| true).unwrap();
+        assert_eq!(swept.removed, 1);
     }
 }
 

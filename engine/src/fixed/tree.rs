@@ -183,6 +183,10 @@ impl Engine for FixedTree {
         self.find(key).map_or(Ok(false), |key| self.inner.peek(&key, see))
     }
 
+    fn view_shared(&self, key: &[u8], counts: bool, see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        self.find(key).map_or(Ok(false), |key| self.inner.view_shared(&key, counts, see))
+    }
+
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let FixedLayout { width, number_max } = self.layout;
         let Some(number) = number_of(key, number_max) else {
@@ -203,6 +207,14 @@ impl Engine for FixedTree {
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
         FixedTree::scan_with(from, see, |from, see| self.inner.scan(from, see))
+    }
+
+    fn scan_shared(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        FixedTree::scan_with(from, see, |from, see| self.inner.scan_shared(from, see))
     }
 
     fn scan_skipping_damaged(

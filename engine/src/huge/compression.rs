@@ -179,9 +179,14 @@ impl LongValueCompression {
                 NewForm::Compressed(Box::new(compression))
             }
             (ValueWork::Decompress, None) => {
-                // The limit's last part stays free for records that are written.
+                // Where writes are refused, the limit's last part stays free for them. Otherwise,
+                // maintenance evicts others for a value in use.
                 let reserve = self.budget.limit().bytes.map_or(0, |limit| limit / 32);
                 let mut commit = |budget: &MemoryBudget, bytes: usize| {
+                    if !budget.refuses() {
+                        budget.commit_anyway(bytes);
+                        return true;
+                    }
                     budget.fits(bytes as u64 + reserve) && budget.commit(bytes)
                 };
                 NewForm::Plain(ChunkDecompression::new(value.len(), &self.budget, &mut commit)?)

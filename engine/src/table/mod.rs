@@ -200,6 +200,10 @@ impl Engine for TableEngine {
         self.inner.peek(&row_key(key), see)
     }
 
+    fn view_shared(&self, key: &[u8], counts: bool, see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        self.inner.view_shared(&row_key(key), counts, see)
+    }
+
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         if key.is_empty() { self.visit_definitions(visitor) } else { self.visit_row(key, visitor) }
     }
@@ -215,6 +219,14 @@ impl Engine for TableEngine {
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
         scans::scan(from, see, |from, see| self.inner.scan(from, see))
+    }
+
+    fn scan_shared(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        scans::scan(from, see, |from, see| self.inner.scan_shared(from, see))
     }
 
     fn scan_skipping_damaged(

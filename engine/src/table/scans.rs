@@ -155,7 +155,7 @@ impl SweepableEngine for TableEngine {
             return Ok(progress);
         }
         let mut expired: Vec<Vec<u8>> = Vec::new();
-        progress.next = self.scan_skipping_damaged(from, &mut |key, record| {
+        let mut see = |key: &[u8], record: Record<'_>| {
             progress.seen += 1;
             if record.attributes.expiry != Expiry::Never && is_over(record.attributes.expiry) {
                 expired.push(key.to_vec());
@@ -165,7 +165,14 @@ impl SweepableEngine for TableEngine {
             } else {
                 ControlFlow::Break(())
             }
-        })?;
+        };
+        // Only files can be damaged, and only memory has compressed values, which the sweep need not
+        // decompress.
+        let next = match self.inner.durable() {
+            Some(_) => self.scan_skipping_damaged(from, &mut see)?,
+            None => self.scan_shared(from, &mut see)?,
+        };
+        progress.next = next;
         for key in expired {
             let mut expire = ExpireRow { is_over, is_removed: false };
             self.visit(&key, &mut expire)?;

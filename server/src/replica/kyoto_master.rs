@@ -16,6 +16,7 @@ pub(super) struct KyotoMaster {
     worker_counters: Vec<Arc<WorkerCounters>>,
     decoder: ReplicaDecoder,
     server_id: u16,
+    has_caught_up: bool,
     /// True once a record lost values, because this server has another kind of database.
     has_dropped_values: Cell<bool>,
 }
@@ -25,6 +26,7 @@ impl KyotoMaster {
         KyotoMaster {
             worker_counters: counters.to_vec(),
             decoder: ReplicaDecoder::default(),
+            has_caught_up: false,
             has_dropped_values: Cell::new(false),
             server_id: shared.options.databases.replication.server_id,
             shared: Arc::clone(shared),
@@ -52,7 +54,10 @@ impl KyotoMaster {
                 return Err(FollowError::Lost(why.into()).into());
             }
             MasterMessage::Progress { timestamp } => (Some(timestamp), MessageEvent::None),
-            MasterMessage::CaughtUp { timestamp } => (Some(timestamp), MessageEvent::CaughtUp),
+            MasterMessage::CaughtUp { timestamp } => {
+                self.has_caught_up = true;
+                (Some(timestamp), MessageEvent::CaughtUp)
+            }
             MasterMessage::Update { timestamp, message } => {
                 if message.server_id != self.server_id {
                     self.apply(&message, consumed)?;
@@ -72,8 +77,10 @@ impl KyotoMaster {
         let Some(served) = self.shared.databases.get(number) else { return Ok(()) };
         let (database, worker_counters, origin) =
             (&served.database, &self.worker_counters[number], u32::from(message.server_id));
-        // The log of a master can be read at once, which is then a load.
-        database.compress_for_load(RecordLoad { all_bytes: 0, next_bytes: len as u64 });
+        // Until it has caught up, a replica loads records.
+        if !self.has_caught_up {
+            database.compress_for_load(RecordLoad { all_bytes: 0, next_bytes: len as u64 });
+        }
         match message.change {
             UpdateChange::Set { key, stored } | UpdateChange::SetList { key, stored } => {
                 let (expiry, value) = if served.name.tuning.persistent {

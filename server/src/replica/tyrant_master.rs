@@ -108,8 +108,10 @@ impl TyrantMaster {
             return Err(after(FollowError::Lost(why)));
         };
         let database = &self.shared.databases.primary().database;
-        // The log of a master can be read at once, which is then a load.
-        database.compress_for_load(RecordLoad { all_bytes: 0, next_bytes: body.len() as u64 });
+        // Until it has caught up, a replica loads records.
+        if self.idle < 2 {
+            database.compress_for_load(RecordLoad { all_bytes: 0, next_bytes: body.len() as u64 });
+        }
         let mut target = ServedTarget {
             database,
             worker_counters: &self.worker_counters,

@@ -19,6 +19,10 @@ use todana_protocol::replication::{
     RequestedStart,
 };
 
+/// If the log has more bytes between two statements of the master, a replica loads records rather
+/// than following the changes of clients.
+const FOLLOWED_MAX: u64 = 4 << 20;
+
 /// A database of a replica, and the place in the log of its master.
 pub(in crate::replica) struct FollowedDatabase {
     /// The number of the database at the master.
@@ -492,9 +496,11 @@ impl FollowedDatabase {
         own: u16,
         master_id: u16,
     ) -> Result<StreamEvent, StreamError> {
-        // After a long interruption, the log is a load.
-        let next_bytes = log.next_byte.saturating_sub(log.entries.position().0);
-        self.database.compress_for_load(RecordLoad { all_bytes: 0, next_bytes });
+        // The master states its end after it has sent everything up to there.
+        if self.applied().abs_diff(self.master_end) > FOLLOWED_MAX {
+            let next_bytes = log.next_byte.saturating_sub(log.entries.position().0);
+            self.database.compress_for_load(RecordLoad { all_bytes: 0, next_bytes });
+        }
         loop {
             let end = log.entries.end_of_next();
             let entry = match log.entries.next_entry() {
