@@ -321,8 +321,8 @@ impl ValueMemory {
 /// engine has compressed is copied, because its memory belongs to that engine. The copy is taken
 /// from `record.shared`, because `record.value` may be a stand-in.
 ///
-/// Fails if there is no room for the value, or for the key, which [`HugeTable::insert`] adds without
-/// a check.
+/// Fails if there is no room for the value, or for the key: [`HugeTable::insert`] adds it without a
+/// check.
 pub(crate) fn value_to_store(
     key_len: usize,
     record: &Record<'_>,

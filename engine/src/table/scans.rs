@@ -166,8 +166,8 @@ impl SweepableEngine for TableEngine {
                 ControlFlow::Break(())
             }
         };
-        // Only files can be damaged, and only memory has compressed values, which the sweep need not
-        // decompress.
+        // Only files can be damaged. Only memory has compressed values, which need not be
+        // decompressed for a sweep.
         let next = match self.inner.durable() {
             Some(_) => self.scan_skipping_damaged(from, &mut see)?,
             None => self.scan_shared(from, &mut see)?,
