@@ -106,6 +106,10 @@ fn key_beyond_the_limit_is_refused(make: Make) {
         let error = put(&*engine, &key, b"v").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Full);
         assert_eq!(engine.status().records, 30_000, "a refusal costs nobody anything");
+        // The key and the value fit only one without the other.
+        let status = engine.status();
+        let is_stored = put(&*engine, &key[..3 << 20], &vec![b'v'; 5 << 20]).is_ok();
+        assert!(!is_stored && engine.status().committed_bytes <= LIMIT, "{status:?}");
         let mut stored = 0;
         for first in 'a'..='h' {
             stored += u32::from(put(&*engine, &format!("{first}{}", &key[..1 << 20]), b"v").is_ok());

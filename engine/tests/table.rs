@@ -5,11 +5,11 @@ mod table_indexes;
 #[path = "visitor/mod.rs"]
 mod visitor;
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use table_indexes::{assert_indexes_follow_from_rows, define, entries};
-use todana_core::{Action, Engine, IndexKind, Record, Visitor};
+use todana_core::{Action, Attributes, Engine, Expiry, IndexKind, Record, SweepAim, UnixSeconds, Visitor};
 use todana_engine::table::{INDEXES_MAX, TermRange};
 use todana_engine::{DiskTree, DiskTreeOptions, MemTree, MemTreeOptions, TableEngine};
 use visitor::{Remove, Set};
@@ -55,6 +55,40 @@ fn random_changes(table: &dyn Engine, random: &mut fastrand::Rng, count: usize) 
 
 const DEFINITIONS: [(&[u8], Option<IndexKind>); 3] =
     [(b"name", Some(IndexKind::Token)), (b"age", Some(IndexKind::Decimal)), (b"", Some(IndexKind::Lexical))];
+
+struct PutExpiring<'v>(&'v [u8]);
+
+impl Visitor for PutExpiring<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        let expiry = Expiry::At(UnixSeconds(9));
+        Action::Put(Record::new(self.0, Attributes { expiry, ..Attributes::default() }))
+    }
+}
+
+#[test]
+fn sweep_passes_over_damaged_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = || {
+        let options = DiskTreeOptions { spills: false, ..DiskTreeOptions::default() };
+        TableEngine::new(Box::new(DiskTree::open(directory.path(), options).unwrap())).unwrap()
+    };
+    let table = open();
+    for key in ["1", "2", "3"] {
+        table.visit(key.as_bytes(), &mut PutExpiring(format!("name\0row-{key}").as_bytes())).unwrap();
+    }
+    table.checkpointed().unwrap().checkpoint(1).unwrap();
+    drop(table);
+    let path = directory.path().join("data.mdb");
+    let mut file = std::fs::read(&path).unwrap();
+    let places: Vec<_> = (0..file.len() - 5).filter(|&at| &file[at..at + 5] == b"row-2").collect();
+    assert!(!places.is_empty());
+    places.iter().for_each(|&at| file[at] ^= 4);
+    std::fs::write(&path, &file).unwrap();
+    let table = open();
+    assert!(table.scan(None, &mut |_, _| ControlFlow::Continue(())).is_err());
+    let swept = table.sweepable().unwrap().sweep(None, 100, SweepAim::Tidiness, &mut |_| true).unwrap();
+    assert_eq!((swept.removed, swept.next), (2, None));
+}
 
 #[test]
 fn entries_follow_from_rows_through_all_changes() {

@@ -184,7 +184,8 @@ impl MemoryBudget {
         }
     }
 
-    /// Commits `bytes` regardless of the limit, for small structures that the engine needs.
+    /// Commits `bytes` regardless of the limit: for small structures that the engine needs, and for
+    /// values in use that become plain.
     pub(crate) fn commit_anyway(&self, bytes: usize) {
         self.committed.fetch_add(bytes as u64, Ordering::Relaxed);
     }

@@ -10,7 +10,7 @@
 
 use super::compressed_value::{ChunkCompression, ChunkDecompression, CompressionStep};
 use super::stand_in;
-use super::table::{HugeTable, ValueWork, WorkSearch};
+use super::table::{HugeTable, UseBounds, ValueWork, WorkSearch};
 use crate::arena::{LOAD_STEP_PARTS, MemoryBudget};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -19,9 +19,12 @@ use todana_core::SharedBytes;
 
 /// The minimum time from the beginning of a round to that of the next.
 const ROUND: Duration = Duration::from_secs(10);
-/// A value is compressed if it was not used for this number of rounds, and for one round while
-/// memory is scarce.
-const IDLE_ROUNDS: u8 = 3;
+/// The bounds while there is enough memory.
+const USUAL: UseBounds = UseBounds { idle_min: 3, decompressions_min: 2 };
+/// The bounds while memory is scarce. A value that becomes plain then takes the place of others.
+const SCARCE: UseBounds = UseBounds { idle_min: 1, decompressions_min: 20 };
+/// The bounds for a load that would not fit otherwise.
+const LOADING: UseBounds = UseBounds { idle_min: 0, decompressions_min: u32::MAX };
 /// The time after which a step ends.
 const WORK_MAX: Duration = Duration::from_millis(2);
 /// After a step, there are no more steps for this many times as long as it has worked.
@@ -94,18 +97,18 @@ impl LongValueCompression {
             }
             state.begin(now);
         }
-        let idle_min = self.idle_min();
-        while now.elapsed() < WORK_MAX && self.advance(&mut state, tables, idle_min) {}
+        let bounds = self.bounds();
+        while now.elapsed() < WORK_MAX && self.advance(&mut state, tables, bounds) {}
         state.rests_until = Some(now + (now.elapsed() * REST).min(Duration::from_secs(1)));
     }
 
     /// Does complete rounds without rests, as many as an unused value stays plain.
     pub(crate) fn run(&self, tables: &dyn HugeTables) {
         let mut state = self.state.lock();
-        while self.is_on && self.advance(&mut state, tables, self.idle_min()) {}
-        for _ in 0..=IDLE_ROUNDS {
+        while self.is_on && self.advance(&mut state, tables, self.bounds()) {}
+        for _ in 0..=USUAL.idle_min {
             state.begin(Instant::now());
-            while self.is_on && self.advance(&mut state, tables, self.idle_min()) {}
+            while self.is_on && self.advance(&mut state, tables, self.bounds()) {}
         }
     }
 
@@ -126,18 +129,17 @@ impl LongValueCompression {
             return;
         }
         state.added_at_load = added;
-        while self.advance(&mut state, tables, 0) {}
+        while self.advance(&mut state, tables, LOADING) {}
         state.begin(Instant::now());
-        while self.advance(&mut state, tables, 0) {}
+        while self.advance(&mut state, tables, LOADING) {}
     }
 
-    /// Returns the number of rounds without a use after which a value is compressed.
-    fn idle_min(&self) -> u8 {
-        if self.budget.is_tight() { 1 } else { IDLE_ROUNDS }
+    fn bounds(&self) -> UseBounds {
+        if self.budget.is_tight() { SCARCE } else { USUAL }
     }
 
     /// Continues a round. Returns false after its end.
-    fn advance(&self, state: &mut CompressionRound, tables: &dyn HugeTables, idle_min: u8) -> bool {
+    fn advance(&self, state: &mut CompressionRound, tables: &dyn HugeTables, bounds: UseBounds) -> bool {
         if let Some(job) = state.job.take() {
             state.job = job.advance(tables);
             return true;
@@ -147,7 +149,7 @@ impl LongValueCompression {
             return false;
         }
         let mut search = WorkSearch::End;
-        tables.view_table(state.table, &mut |table| search = table.search_work(state.index, idle_min));
+        tables.view_table(state.table, &mut |table| search = table.search_work(state.index, bounds));
         match search {
             WorkSearch::Found { index, value, work } => {
                 state.index = index + 1;
@@ -179,8 +181,8 @@ impl LongValueCompression {
                 NewForm::Compressed(Box::new(compression))
             }
             (ValueWork::Decompress, None) => {
-                // Where writes are refused, the limit's last part stays free for them. Otherwise,
-                // maintenance evicts others for a value in use.
+                // Where writes are refused, the limit's last part stays free for them. An engine
+                // that evicts may exceed the limit: its maintenance evicts as many bytes later.
                 let reserve = self.budget.limit().bytes.map_or(0, |limit| limit / 32);
                 let mut commit = |budget: &MemoryBudget, bytes: usize| {
                     if !budget.refuses() {

@@ -321,16 +321,18 @@ impl ValueMemory {
 /// engine has compressed is copied, because its memory belongs to that engine. The copy is taken
 /// from `record.shared`, because `record.value` may be a stand-in.
 ///
-/// Fails if there is no room for the value, or for the key: [`HugeTable::insert`] adds it without a
-/// check.
+/// Fails if there is no room for the value, or for the key, which [`HugeTable::insert`] commits
+/// without a check.
 pub(crate) fn value_to_store(
     key_len: usize,
     record: &Record<'_>,
     budget: &Arc<MemoryBudget>,
 ) -> std::result::Result<SharedBytes, NoRoom> {
-    let beside_value = HugeRecord::committed(key_len);
-    if !budget.fits(beside_value as u64) {
-        return Err(NoRoom { bytes: beside_value });
+    // A value that is shared already has its memory.
+    let copied = if record.plain_shared().is_some() { 0 } else { record.value.len() };
+    let bytes = HugeRecord::committed(key_len) + copied.next_multiple_of(SYSTEM_PAGE);
+    if !budget.fits(bytes as u64) {
+        return Err(NoRoom { bytes });
     }
     match record.plain_shared() {
         Some(shared) => Ok(Arc::clone(shared)),

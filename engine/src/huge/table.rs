@@ -116,9 +116,15 @@ const SEARCHED_MAX: usize = 512;
 /// The lengths of values that are compressed. Shorter values belong to long keys. A request that
 /// needs all bytes of a longer value would take milliseconds.
 const COMPRESSED_LENS: RangeInclusive<usize> = LONG_VALUE_LEN..=1 << 20;
-/// A compressed value that was decompressed this number of times since the last round becomes plain
-/// again.
-const DECOMPRESSIONS_MIN: u32 = 2;
+
+/// The use by which values are compressed and become plain again.
+#[derive(Clone, Copy)]
+pub(super) struct UseBounds {
+    /// A plain value is compressed after this number of rounds without a use.
+    pub(super) idle_min: u8,
+    /// A compressed value becomes plain if it was decompressed this number of times in a round.
+    pub(super) decompressions_min: u32,
+}
 
 /// The huge records of a shard, by index.
 pub(crate) struct HugeTable {
@@ -218,9 +224,9 @@ impl HugeTable {
         *record
     }
 
-    /// Searches for a value that needs work, from an index on. A value is compressed if it was not
-    /// used in the last `idle_min` rounds. Each record must be passed once in a round.
-    pub(super) fn search_work(&self, from: u32, idle_min: u8) -> WorkSearch {
+    /// Searches for a value that needs work, from an index on. Each record must be passed once in a
+    /// round.
+    pub(super) fn search_work(&self, from: u32, bounds: UseBounds) -> WorkSearch {
         for (index, record) in self.records.iter().enumerate().skip(from as usize) {
             if index - from as usize >= SEARCHED_MAX {
                 return WorkSearch::ContinueAt(index as u32);
@@ -230,13 +236,14 @@ impl HugeTable {
             let is_used = state.is_used.swap(false, Ordering::Relaxed);
             let is_compressed = record.value.plain().is_none();
             let work = if is_compressed {
-                (record.value.take_decompressions() >= DECOMPRESSIONS_MIN).then_some(ValueWork::Decompress)
+                (record.value.take_decompressions() >= bounds.decompressions_min)
+                    .then_some(ValueWork::Decompress)
             } else {
                 let before = state.idle_rounds.load(Ordering::Relaxed);
                 let idle = if is_used { 0 } else { before.saturating_add(1) };
                 state.idle_rounds.store(idle, Ordering::Relaxed);
                 // A list of values is read under locks, as a slice.
-                let is_due = idle >= idle_min
+                let is_due = idle >= bounds.idle_min
                     && COMPRESSED_LENS.contains(&record.value.len())
                     && !state.is_incompressible.load(Ordering::Relaxed)
                     && !record.attributes.has_value_list;

@@ -65,7 +65,7 @@ const BLOCK_STEP: usize = 8;
 
 /// The maximum number of buckets that get their first marks for one newcomer.
 const CONVERSIONS_MAX: u64 = 2;
-/// The maximum number of records that are evicted for one newcomer because others have grown.
+/// The maximum number of records that are evicted for one newcomer to repay the debt.
 const REPAYMENTS_MAX: usize = 64;
 
 /// The number of new records of a shard that are spared while their bucket has others.
@@ -108,8 +108,8 @@ pub(super) struct EvictionState {
     /// The fractions of recent evictions that came from each queue (moving averages).
     from_small: f32,
     from_main: f32,
-    /// The bytes by which the blocks of buckets have grown since memory became scarce. Negative if
-    /// they have become smaller.
+    /// The bytes by which the blocks of buckets have grown since memory became scarce, but not more
+    /// than memory lacks when the next record is added. Negative if they have become smaller.
     debt: isize,
     /// The number of evictions that gave a bucket its first marks.
     conversions: u64,
@@ -599,7 +599,7 @@ impl HashShard {
     pub(super) fn evict_for_newcomer(&mut self, plain: usize) -> bool {
         let records = self.records;
         let conversions = self.eviction.conversions;
-        // Records may have grown while there was room for that.
+        // What grew while there was room needs no eviction.
         self.eviction.debt = self.eviction.debt.min(self.budget.scarce_bytes() as isize);
         for evicted in 0..2 * self.directory.len() {
             let is_full = self.is_full_for(plain);

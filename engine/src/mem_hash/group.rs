@@ -740,9 +740,9 @@ pub(super) fn measure(bytes: &[u8], address: &BucketAddress) -> (usize, usize) {
     (at, records)
 }
 
-/// A place among all records of its bucket.
+/// The index of a record in its bucket, and the indexes of its group.
 pub(super) struct BucketIndex {
-    /// The number of records before the place.
+    /// The number of records before this one.
     pub(super) index: usize,
     /// The indexes of all records of the same group.
     pub(super) group: Range<usize>,
@@ -752,7 +752,7 @@ pub(super) struct BucketIndex {
     pub(super) records: usize,
 }
 
-/// Finds a place among all records of its bucket.
+/// Returns the index of the record at a place.
 #[inline]
 pub(super) fn index_of(bytes: &[u8], address: &BucketAddress, place: RecordPlace) -> BucketIndex {
     let (mut end, mut records, mut of_place) = (0, 0, 0..0);

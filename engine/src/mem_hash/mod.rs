@@ -629,7 +629,10 @@ impl BoundedEngine for MemHash {
             return;
         }
         self.recode_at_once(pressure);
-        self.long_values.compress_for_load(self);
+        // Once records are evicted, a load has already lost some. This one follows a master.
+        if !self.budget.notes_uses() {
+            self.long_values.compress_for_load(self);
+        }
         let is_near_limit = || self.budget.load_pressure(load) == LoadPressure::NearLimit;
         // Once records are evicted, sparse memory is compacted together with that. Compaction reads
         // directories, so it is not repeated for each part.

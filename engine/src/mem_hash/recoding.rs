@@ -50,7 +50,7 @@ const RECORDS_READ: u64 = 64 << 10;
 const BYTES_READ: u64 = 64 << 20;
 /// The time after which a step of recoding ends. Maintenance is called ten times a second.
 const WORK_MAX: Duration = Duration::from_millis(2);
-/// The time after which a part of a load continues while memory is not nearly full.
+/// The time for which recoding interrupts a load, unless all records must be recoded.
 const LOAD_WORK_MAX: Duration = Duration::from_millis(100);
 /// Recoding rests for this many times as long as it has worked.
 const REST: u32 = 49;
@@ -163,19 +163,25 @@ impl MemHash {
         self.take_recoding_step(&mut state, rests)
     }
 
-    /// Trains encodings and stores all records with them at once, if that is due. Other threads
-    /// that call this method wait meanwhile.
+    /// Trains encodings and stores all records with them, if that is due. Other threads that call
+    /// this method wait meanwhile.
     ///
-    /// The pressure of a load decides how much is done: near the limit it is due earlier, because
-    /// there is hardly any memory for more records. Before that, the work continues with the next
-    /// call, so that a master whose records are copied does not wait for a pass over all records.
+    /// With `LoadPressure::NearLimit`, it is due earlier, because there is hardly any memory for
+    /// more records. While more records fit, or when records are evicted already, a call for a load
+    /// ends after `LOAD_WORK_MAX`, and the next one continues. The other end of a connection would
+    /// not wait for a pass over all records.
     pub(super) fn recode_at_once(&self, pressure: LoadPressure) {
         if !self.recoding.is_on {
             return;
         }
         let mut state = self.recoding.state.lock();
         let began = Instant::now();
-        let is_over = || pressure == LoadPressure::Expected && began.elapsed() >= LOAD_WORK_MAX;
+        let may_continue_later = match pressure {
+            LoadPressure::None => false,
+            LoadPressure::Expected => true,
+            LoadPressure::NearLimit => self.budget.notes_uses(),
+        };
+        let is_over = || may_continue_later && began.elapsed() >= LOAD_WORK_MAX;
         state.is_near_limit = pressure == LoadPressure::NearLimit;
         while self.take_recoding_step(&mut state, false) && !is_over() {}
         state.is_near_limit = false;

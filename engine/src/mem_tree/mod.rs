@@ -523,7 +523,8 @@ impl BoundedEngine for MemTree {
     }
 
     fn compress_for_load(&self, load: RecordLoad) {
-        if self.budget.pressure_of_part(load) != LoadPressure::None {
+        // Once records are evicted, as in `MemHash`.
+        if !self.budget.notes_uses() && self.budget.pressure_of_part(load) != LoadPressure::None {
             self.long_values.compress_for_load(self);
         }
     }

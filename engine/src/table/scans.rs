@@ -168,7 +168,7 @@ impl SweepableEngine for TableEngine {
         };
         // Only files can be damaged. Only memory has compressed values, which need not be
         // decompressed for a sweep.
-        let next = match self.inner.durable() {
+        let next = match self.inner.checkpointed() {
             Some(_) => self.scan_skipping_damaged(from, &mut see)?,
             None => self.scan_shared(from, &mut see)?,
         };

@@ -213,13 +213,13 @@ fn stop_answers_requests_of_many_connections() {
         // When a write to a Unix socket returns, the bytes have arrived. The worker needs more time
         // for the requests than these writes take.
         for client in &mut clients {
-            client.write_all(&b"get k\r\n".repeat(200)).unwrap();
+            client.write_all(&b"get k\r\n".repeat(50)).unwrap();
         }
         server.handle.stop();
         for client in &mut clients {
             let mut replies = Vec::new();
             client.read_to_end(&mut replies).unwrap();
-            assert!(replies == b"VALUE k 0 1\r\nv\r\nEND\r\n".repeat(200));
+            assert!(replies == b"VALUE k 0 1\r\nv\r\nEND\r\n".repeat(50));
         }
         server.join();
     });

@@ -19,8 +19,8 @@ use todana_protocol::replication::{
     RequestedStart,
 };
 
-/// If the log has more bytes between two statements of the master, a replica loads records rather
-/// than following the changes of clients.
+/// The most bytes of the log that a replica receives between two heartbeats while it follows the
+/// changes of clients. If there are more, it is catching up.
 const FOLLOWED_MAX: u64 = 4 << 20;
 
 /// A database of a replica, and the place in the log of its master.
@@ -496,7 +496,7 @@ impl FollowedDatabase {
         own: u16,
         master_id: u16,
     ) -> Result<StreamEvent, StreamError> {
-        // The master states its end after it has sent everything up to there.
+        // While the master sends what is missing, it sends no heartbeats.
         if self.applied().abs_diff(self.master_end) > FOLLOWED_MAX {
             let next_bytes = log.next_byte.saturating_sub(log.entries.position().0);
             self.database.compress_for_load(RecordLoad { all_bytes: 0, next_bytes });

@@ -58,8 +58,9 @@ pub(crate) struct TlsStream<S: Read + Write> {
     incoming: Vec<u8>,
     /// Ciphertext that the socket has not accepted.
     outgoing: Vec<u8>,
-    /// The number of the caller's plain bytes that have been encrypted and have not been reported.
-    /// Their ciphertext is in `outgoing`, or has been sent by a read since.
+    /// The number of plain bytes that were encrypted although the call of `write` failed with
+    /// `WouldBlock`. The next call reports them as written. Their ciphertext is in `outgoing`, unless
+    /// a read has sent it since.
     taken: usize,
     established: bool,
     /// True if the peer has announced that it sends no more bytes.

@@ -923,9 +923,9 @@ impl Worker {
         self.shared.memory.held_changed(before.sum(), now.sum());
     }
 
-    /// Closes the connections that are complete; the others continue in their turns. All sockets
-    /// are read a last time, because requests that have arrived are still answered: at once if
-    /// `first` is true, and those of the ring once they have left it.
+    /// Closes the connections that are complete; the others continue in their turns. Requests that
+    /// have arrived are still answered, so all sockets are read a last time. The first call does so,
+    /// but the sockets of the ring are read later, once they have left the ring.
     fn drain(&mut self, first: bool) {
         let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for &index in &all {

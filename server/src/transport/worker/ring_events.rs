@@ -33,9 +33,9 @@ impl Worker {
         true
     }
 
-    /// Handles the events of the ring, and through it those of the poll. Submissions in between add
-    /// events, which are handled in the next round: clients that send without pause must not keep
-    /// the worker here.
+    /// Handles the events of the ring, and through it those of the poll. A submission meanwhile can
+    /// add events. These are handled in the next round, so that clients that send without pause
+    /// cannot keep the worker here.
     pub(super) fn handle_ring_events(
         &mut self,
         events: &mut Events,
@@ -64,8 +64,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Handles the events of the poll. If there are more than it returns at once, the ring reports
-    /// it again.
+    /// Handles the events of the poll. If there are more events than the poll returns at once, the
+    /// ring reports the poll as ready again.
     fn handle_poll(&mut self, events: &mut Events, measured_from: Option<Instant>) -> io::Result<()> {
         match self.poll.poll(events, Some(Duration::ZERO)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
