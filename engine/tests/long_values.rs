@@ -448,7 +448,7 @@ fn value_in_use_becomes_plain_in_full_memory() {
             put(engine, &noise[..16], &noise).unwrap();
         }
         assert_eq!(engine.status().evictions, 0);
-        // After the round in which it becomes plain, it is compressed again, because nobody reads it.
+        // Nobody reads it in the next round, so it is then compressed again.
         for (reads, becomes_plain) in [(2, false), (20, true)] {
             (0..reads).for_each(|_| drop(get(engine, b"used")));
             let before = shared(engine, b"used");

@@ -59,8 +59,8 @@ pub(crate) struct TlsStream<S: Read + Write> {
     /// Ciphertext that the socket has not accepted.
     outgoing: Vec<u8>,
     /// The number of plain bytes that were encrypted although the call of `write` failed with
-    /// `WouldBlock`. The next call reports them as written. Their ciphertext is in `outgoing`, unless
-    /// a read has sent it since.
+    /// `WouldBlock`. The next call reports them as written. Their ciphertext is in `outgoing`,
+    /// unless a read has sent it since.
     taken: usize,
     established: bool,
     /// True if the peer has announced that it sends no more bytes.

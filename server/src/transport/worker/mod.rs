@@ -924,8 +924,8 @@ impl Worker {
     }
 
     /// Closes the connections that are complete; the others continue in their turns. Requests that
-    /// have arrived are still answered, so all sockets are read a last time. The first call does so,
-    /// but the sockets of the ring are read later, once they have left the ring.
+    /// have arrived are still answered, so all sockets are read a last time. The first call does
+    /// so, but the sockets of the ring are read later, once they have left the ring.
     fn drain(&mut self, first: bool) {
         let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for &index in &all {
