@@ -69,7 +69,7 @@ TODANA_ADMIN_PORT in the environment enables monitoring pages (HTTP: /metrics /h
 port of the addresses in TODANA_ADMIN_LISTEN (127.0.0.1). TODANA_DATA_DIR keeps the records in that directory,
 unless -e is given.
 TODANA_SYNC determines when writes are on disk: always, a number of milliseconds (1000), never (default with -e).
-TODANA_IO=epoll uses no io_uring. TODANA_COMPRESS=never stores records without dictionaries.
+TODANA_IO=epoll uses no io_uring. TODANA_COMPRESS=never stores records as they are.
 
 -v lists options that have no effect. Exit codes: 0 stopped, 1 bad value, 64 wrong usage,
 67 no such user, 71 system error, 134 no memory file.

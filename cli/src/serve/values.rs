@@ -59,7 +59,7 @@ pub(crate) enum ServedProtocol {
 /// The interface of the system by which the server receives and sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SocketInterface {
-    /// io_uring if the system allows it, otherwise epoll
+    /// io_uring if the system allows it, otherwise epoll; `todana proxy` then uses epoll
     Auto,
     /// io_uring; the server does not start if the system does not allow it
     Uring,

@@ -1,8 +1,8 @@
 //! A long value that is compressed in chunks.
 //!
 //! ```text
-//! value = chunk...    frames of zstd, each of 64 KiB of the value; a chunk that does not become
-//!                     shorter is stored as it is
+//! value = chunk...    frames of zstd, each of 64 KiB of the value; a chunk that does not become an
+//!                     eighth shorter is stored as it is
 //! ```
 //!
 //! Chunks are independent, so that a reader decompresses one at a time, when the socket accepts it.

@@ -102,7 +102,7 @@ impl LongValueCompression {
         state.rests_until = Some(now + (now.elapsed() * REST).min(Duration::from_secs(1)));
     }
 
-    /// Does complete rounds without rests, as many as an unused value stays plain.
+    /// Does one more complete round, without rests, than an unused value stays plain.
     pub(crate) fn run(&self, tables: &dyn HugeTables) {
         let mut state = self.state.lock();
         while self.is_on && self.advance(&mut state, tables, self.bounds()) {}

@@ -225,7 +225,7 @@ impl HugeTable {
     }
 
     /// Searches for a value that needs work, from an index on. Each record must be passed once in a
-    /// round.
+    /// round, because idle rounds are counted.
     pub(super) fn search_work(&self, from: u32, bounds: UseBounds) -> WorkSearch {
         for (index, record) in self.records.iter().enumerate().skip(from as usize) {
             if index - from as usize >= SEARCHED_MAX {
