@@ -1,12 +1,16 @@
 //! Values above 64 KiB are compressed in chunks while no one uses them. Readers and writers must
 //! find the same bytes in each form, and the memory of each form must be accounted for exactly.
 
+#[path = "../../tests/held_engine/mod.rs"]
+mod held_engine;
+
+use held_engine::HeldEngine;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use todana_core::{
-    Action, Attributes, Engine, EngineStatus, ErrorKind, Expiry, LONG_VALUE_LEN, MemoryLimit, OrderedEngine,
-    Record, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds, Visitor, WhenFull,
+    Action, Attributes, Engine, EngineStatus, ErrorKind, Expiry, LONG_VALUE_LEN, MemoryLimit, Record,
+    SharedBytes, UnixSeconds, Visitor, WhenFull,
 };
 use todana_engine::{FixedLayout, FixedTree, MemHash, MemHashOptions, MemTree, MemTreeOptions, TableEngine};
 
@@ -461,71 +465,13 @@ fn value_in_use_becomes_plain_in_full_memory() {
     }
 }
 
-/// A tree that others hold, too.
-struct HeldTree(Arc<MemTree>);
-
-impl Engine for HeldTree {
-    fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> todana_core::Result<bool> {
-        self.0.view(key, see)
-    }
-
-    fn view_shared(
-        &self,
-        key: &[u8],
-        counts: bool,
-        see: &mut dyn FnMut(Record<'_>),
-    ) -> todana_core::Result<bool> {
-        self.0.view_shared(key, counts, see)
-    }
-
-    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> todana_core::Result<()> {
-        self.0.visit(key, visitor)
-    }
-
-    fn wait_for_visits(&self) {
-        self.0.wait_for_visits();
-    }
-
-    fn scan(
-        &self,
-        from: Option<ScanPosition>,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> todana_core::Result<Option<ScanPosition>> {
-        self.0.scan(from, see)
-    }
-
-    fn scan_shared(
-        &self,
-        from: Option<ScanPosition>,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> todana_core::Result<Option<ScanPosition>> {
-        self.0.scan_shared(from, see)
-    }
-
-    fn clear(&self, cleared: &mut dyn FnMut()) -> todana_core::Result<()> {
-        self.0.clear(cleared)
-    }
-
-    fn status(&self) -> EngineStatus {
-        self.0.status()
-    }
-
-    fn sweepable(&self) -> Option<&dyn SweepableEngine> {
-        self.0.sweepable()
-    }
-
-    fn ordered(&self) -> Option<&dyn OrderedEngine> {
-        self.0.ordered()
-    }
-}
-
 /// The sweep of a table and a checkpoint read no values.
 #[test]
 fn engines_over_a_tree_decompress_as_little() {
     let layout = FixedLayout { width: 1 << 20, number_max: 1000 };
     for is_table in [true, false] {
         let tree = Arc::new(MemTree::new(MemTreeOptions::default()).unwrap());
-        let inner = Box::new(HeldTree(Arc::clone(&tree)));
+        let inner = Box::new(HeldEngine(Arc::clone(&tree) as Arc<dyn Engine>));
         let engine: Box<dyn Engine> = match is_table {
             true => Box::new(TableEngine::new(inner).unwrap()),
             false => Box::new(FixedTree::new(inner, layout).unwrap()),

@@ -319,7 +319,7 @@ impl HashShard {
         let bytes = self.arena.bytes(handle);
         let tail = BucketTail::read(bytes, end);
         if tail.marking == Marking::None {
-            self.begin_marks(bucket);
+            self.begin_marks(bucket, end);
         }
         let bytes = self.arena.bytes(handle);
         let tail = BucketTail::read(bytes, end);
@@ -338,10 +338,9 @@ impl HashShard {
         }
     }
 
-    /// Adds marks to a bucket that has none, and whose block has space for them. The records stay
-    /// where they are, because notes of uses refer to them.
-    pub(super) fn begin_marks(&mut self, bucket: usize) {
-        let (end, _) = group::measure(self.bytes_of(bucket), &self.address(bucket));
+    /// Adds marks to a bucket that has none, whose records end at `end`, and whose block has space
+    /// for them. The records stay where they are, because notes of uses refer to them.
+    pub(super) fn begin_marks(&mut self, bucket: usize, end: usize) {
         self.collect_rows(bucket);
         let mut content = std::mem::take(&mut self.content);
         content.clear();

@@ -440,6 +440,7 @@ mod tests {
     use super::*;
     use crate::dictionary::TrainedDictionary;
     use crate::mem_hash::MemHashOptions;
+    use crate::mem_hash::group;
     use crate::mem_hash::key::Key;
     use crate::mem_hash::uses::UseKind;
     use todana_core::{Action, Attributes, Engine, Visitor};
@@ -529,7 +530,8 @@ mod tests {
             hash.install(encodings.clone());
             (0..count).for_each(|n| hash.visit(&[b'k', n], &mut Put(value)).unwrap());
             let mut shard = hash.shards[0].0.write();
-            shard.begin_marks(0);
+            let (end, _) = group::measure(shard.bytes_of(0), &shard.address(0));
+            shard.begin_marks(0, end);
             let mut kinds = vec![None; count.into()];
             for n in 0..count {
                 let text = [b'k', n];

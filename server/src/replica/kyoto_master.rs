@@ -5,7 +5,7 @@ use crate::shared::SharedState;
 use std::cell::Cell;
 use std::sync::Arc;
 use todana::{Action, Database, OverwriteVisitor, Record, WorkerCounters, kyoto};
-use todana_core::{Attributes, Expiry, RecordLoad, Result};
+use todana_core::{Attributes, Expiry, Result};
 use todana_protocol::kyoto::binary::ReplicaRequest;
 use todana_protocol::kyoto::message::{UpdateChange, UpdateMessage};
 use todana_protocol::kyoto::replication::{MasterMessage, ReplicaDecoder, ReplicaStep};
@@ -16,7 +16,6 @@ pub(super) struct KyotoMaster {
     worker_counters: Vec<Arc<WorkerCounters>>,
     decoder: ReplicaDecoder,
     server_id: u16,
-    has_caught_up: bool,
     /// True once a record lost values, because this server has another kind of database.
     has_dropped_values: Cell<bool>,
 }
@@ -26,7 +25,6 @@ impl KyotoMaster {
         KyotoMaster {
             worker_counters: counters.to_vec(),
             decoder: ReplicaDecoder::default(),
-            has_caught_up: false,
             has_dropped_values: Cell::new(false),
             server_id: shared.options.databases.replication.server_id,
             shared: Arc::clone(shared),
@@ -54,13 +52,10 @@ impl KyotoMaster {
                 return Err(FollowError::Lost(why.into()).into());
             }
             MasterMessage::Progress { timestamp } => (Some(timestamp), MessageEvent::None),
-            MasterMessage::CaughtUp { timestamp } => {
-                self.has_caught_up = true;
-                (Some(timestamp), MessageEvent::CaughtUp)
-            }
+            MasterMessage::CaughtUp { timestamp } => (Some(timestamp), MessageEvent::CaughtUp),
             MasterMessage::Update { timestamp, message } => {
                 if message.server_id != self.server_id {
-                    self.apply(&message, consumed)?;
+                    self.apply(&message)?;
                 }
                 // After a clear, the position is stored at once. If the clear were applied a second
                 // time, it would also remove records that were stored after it.
@@ -71,16 +66,12 @@ impl KyotoMaster {
         Ok(Applied::Message { consumed, position, event })
     }
 
-    fn apply(&self, message: &UpdateMessage<'_>, len: usize) -> Result<()> {
+    fn apply(&self, message: &UpdateMessage<'_>) -> Result<()> {
         let number = usize::from(message.database);
         // The master may have databases that this server does not have.
         let Some(served) = self.shared.databases.get(number) else { return Ok(()) };
         let (database, worker_counters, origin) =
             (&served.database, &self.worker_counters[number], u32::from(message.server_id));
-        // Until it has caught up, a replica loads records.
-        if !self.has_caught_up {
-            database.compress_for_load(RecordLoad { all_bytes: 0, next_bytes: len as u64 });
-        }
         match message.change {
             UpdateChange::Set { key, stored } | UpdateChange::SetList { key, stored } => {
                 let (expiry, value) = if served.name.tuning.persistent {

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use todana::WorkerCounters;
 use todana::kyoto::UnreadBytes;
 use todana::replication::UndoLog;
-use todana_core::Result;
+use todana_core::{RecordLoad, Result};
 use todana_protocol::kyoto::replication::put_acknowledgement;
 
 /// The pause after a failed connection to the master, before the next attempt.
@@ -191,6 +191,8 @@ impl MasterFollower {
         (&stream).write_all(&out)?;
         let mut last_received = Instant::now();
         let (mut input, mut wanted) = (UnreadBytes::new(&stream), 0);
+        // Until it has caught up, a replica loads records.
+        let mut is_loading = true;
         loop {
             if !self.may_continue() || self.shared.master_link.lock().version != state.version {
                 return Err(FollowError::Interrupted);
@@ -204,6 +206,10 @@ impl MasterFollower {
                     }
                 }
                 Err(error) => return Err(error.into()),
+            }
+            if is_loading {
+                let load = RecordLoad { all_bytes: 0, next_bytes: input.unread().len() as u64 };
+                self.shared.databases.iter().for_each(|served| served.database.compress_for_load(load));
             }
             let mut last = None;
             let (mut has_caught_up, mut must_store) = (false, false);
@@ -242,6 +248,7 @@ impl MasterFollower {
                     }
                 }
             };
+            is_loading &= !has_caught_up;
             self.note_position(state, last, has_caught_up && outcome.is_ok());
             outcome?;
             wait_for_disk(&self.shared)?;

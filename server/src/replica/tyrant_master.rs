@@ -11,7 +11,6 @@ use todana::WorkerCounters;
 use todana::replication::{ChangeOrigin, RestorableKeys, UndoLog};
 use todana::tyrant::{AppliedOutcome, apply_logged};
 use todana::update_log::{EntryDecoder, LogChange, LogPosition};
-use todana_core::RecordLoad;
 use todana_protocol::tyrant::replication::{MasterDecoder, MasterStep, TyrantMasterMessage};
 use todana_protocol::tyrant::{LoggedCommand, TyrantRequest};
 
@@ -107,13 +106,8 @@ impl TyrantMaster {
             let why = format!("record {stamp_micros} of the master is damaged and was skipped");
             return Err(after(FollowError::Lost(why)));
         };
-        let database = &self.shared.databases.primary().database;
-        // Until it has caught up, a replica loads records.
-        if self.idle < 2 {
-            database.compress_for_load(RecordLoad { all_bytes: 0, next_bytes: body.len() as u64 });
-        }
         let mut target = ServedTarget {
-            database,
+            database: &self.shared.databases.primary().database,
             worker_counters: &self.worker_counters,
             origin: ChangeOrigin::new(server_id, self.master_id),
             undo,

@@ -1,6 +1,7 @@
 //! Values above 64 KiB that the engine has compressed behave as plain ones do: in commands, in the
 //! update log, in checkpoints, and in transactions.
 
+use crate::held_engine::HeldEngine;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -10,9 +11,8 @@ use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{Clock, DataDirectory, DataOptions, Database, ManualClock, Records, WorkerCounters, seed_of};
 use todana_core::{
-    Arithmetic, Delete, Engine, EngineStatus, Get, ImagedEngine, Operation, OwnedReply, Record,
-    RefusalReason, Reply, ReplyNeeds, Result, ScanPosition, SharedBytes, Store, StoreMode, Touch, Ttl,
-    UnixSeconds, ValueBuffer, Visitor,
+    Arithmetic, Delete, Engine, Get, Operation, OwnedReply, RefusalReason, Reply, ReplyNeeds, SharedBytes,
+    Store, StoreMode, Touch, Ttl, UnixSeconds,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -21,63 +21,6 @@ fn text_of_len(len: usize, seed: u8) -> Vec<u8> {
     let line =
         |n: usize| format!("{{\"id\":{},\"name\":\"user {n}\"}}\n", n * usize::from(seed)).into_bytes();
     (0..).flat_map(line).take(len).collect()
-}
-
-/// An engine that the test shares with the database, to compress its values.
-struct SharedHash(Arc<MemHash>);
-
-impl Engine for SharedHash {
-    fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        self.0.view(key, see)
-    }
-
-    fn view_shared(&self, key: &[u8], counts: bool, see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        self.0.view_shared(key, counts, see)
-    }
-
-    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        self.0.visit(key, visitor)
-    }
-
-    fn wait_for_visits(&self) {
-        self.0.wait_for_visits();
-    }
-
-    fn scan(
-        &self,
-        from: Option<ScanPosition>,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<ScanPosition>> {
-        self.0.scan(from, see)
-    }
-
-    fn scan_shared(
-        &self,
-        from: Option<ScanPosition>,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<ScanPosition>> {
-        self.0.scan_shared(from, see)
-    }
-
-    fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
-        self.0.clear(cleared)
-    }
-
-    fn status(&self) -> EngineStatus {
-        self.0.status()
-    }
-
-    fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
-        self.0.buffer(len)
-    }
-
-    fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
-        self.0.room(buffer, len)
-    }
-
-    fn imaged(&self) -> Option<&dyn ImagedEngine> {
-        self.0.imaged()
-    }
 }
 
 struct OpenedDirectory {
@@ -92,7 +35,8 @@ fn open(path: &Path, compression: CheckpointCompression) -> OpenedDirectory {
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(UnixSeconds(1_000)));
     let seed = seed_of(Arc::new(SystemDisk), path);
     let hash = Arc::new(MemHash::new(MemHashOptions { seed, ..MemHashOptions::default() }).unwrap());
-    let database = Database::new(Box::new(SharedHash(Arc::clone(&hash))), Arc::clone(&clock));
+    let database =
+        Database::new(Box::new(HeldEngine(Arc::clone(&hash) as Arc<dyn Engine>)), Arc::clone(&clock));
     let options = DataOptions {
         log: LogOptions { sync: SyncPolicy::Never, ..LogOptions::default() },
         checkpoints: CheckpointOptions { compression, ..CheckpointOptions::default() },

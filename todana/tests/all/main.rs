@@ -9,6 +9,8 @@ mod directory_contents;
 mod folder;
 #[path = "../../../tests/fuzz_inputs/mod.rs"]
 mod fuzz_inputs;
+#[path = "../../../tests/held_engine/mod.rs"]
+mod held_engine;
 #[path = "../incoming/mod.rs"]
 mod incoming;
 #[path = "../kept/mod.rs"]
