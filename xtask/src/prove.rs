@@ -195,6 +195,9 @@ impl Proof {
 
 fn crash() -> StepOutcome {
     let mut words = vec!["test", "-p", "todana", "-p", "todana-engine", "--profile", PROFILE];
+    // The simulations compute for an hour without optimisation.
+    words.extend(["--config", "profile.fast.package.todana.opt-level=2"]);
+    words.extend(["--config", "profile.fast.package.todana-engine.opt-level=2"]);
     let of_engine = ["disk_hash_crash", "disk_hash_recovery", "disk_hash_damage_crash"];
     let tests = ["crash", "crash_engines", "killed", "generations", "bits"].into_iter().chain(of_engine);
     tests.for_each(|test| words.extend(["--test", test]));
