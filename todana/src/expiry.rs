@@ -30,7 +30,7 @@ pub(crate) fn deadline(expiry: Expiry) -> u64 {
 /// Hides an expired record from the visitor `inner`, and removes the record.
 pub(crate) struct ExpiryVisitor<'v> {
     inner: &'v mut dyn Visitor,
-    now: UnixSeconds,
+    pub(crate) now: UnixSeconds,
     key: &'v [u8],
     /// The record existed, but had expired.
     pub(crate) met_expired: bool,
@@ -67,9 +67,18 @@ enum ChangeToLog {
     Remove,
 }
 
-/// Returns true if two records differ only in their access times, which are not logged.
-fn differ_only_in_access(one: Attributes, other: Attributes) -> bool {
-    Attributes { access: None, ..one } == Attributes { access: None, ..other }
+impl ChangeToLog {
+    /// Returns the change to log if a record has new attributes. Access times are not logged.
+    fn of_retag(old: Attributes, new: Attributes, log: Option<&UpdateLog>) -> Self {
+        if (Attributes { access: None, ..old }) == (Attributes { access: None, ..new }) {
+            return ChangeToLog::Nothing;
+        }
+        // Readers of the log may have removed the record if the log lacks its last access.
+        if log.is_some_and(|log| log.lacks_access(old.expiry)) {
+            return ChangeToLog::Put;
+        }
+        ChangeToLog::Retag
+    }
 }
 
 impl<'v> ExpiryVisitor<'v> {
@@ -104,7 +113,7 @@ impl<'v> ExpiryVisitor<'v> {
     /// Shows the first value of a list to the visitor, and applies its action to this value.
     #[cold]
     fn visit_first_value<'a>(&'a mut self, old: Record<'a>) -> Action<'a> {
-        let ExpiryVisitor { inner, list, puts, to_log, removes_first, .. } = self;
+        let ExpiryVisitor { inner, list, puts, to_log, removes_first, view, .. } = self;
         let others = old.values().skip(1);
         let (now, attributes) = match inner.visit(Some(old.with_first_value())) {
             Action::Keep => {
@@ -113,8 +122,7 @@ impl<'v> ExpiryVisitor<'v> {
             }
             Action::Retag(attributes) => {
                 let attributes = Attributes { has_value_list: true, access: None, ..attributes };
-                let differs = !differ_only_in_access(old.attributes, attributes);
-                *to_log = if differs { ChangeToLog::Retag } else { ChangeToLog::Nothing };
+                *to_log = ChangeToLog::of_retag(old.attributes, attributes, view.log);
                 return Action::Retag(attributes);
             }
             Action::Put(now) => (Some(now.value), now.attributes),
@@ -126,6 +134,12 @@ impl<'v> ExpiryVisitor<'v> {
         (*puts, *to_log) = (true, ChangeToLog::Put);
         let left = Record::of_values(now.into_iter().chain(others), attributes, list);
         left.map_or(Action::Remove, Action::Put)
+    }
+
+    /// Returns true if the log lacks accesses, so that a new expiry may have to be logged with its
+    /// record.
+    fn may_log_record(&self) -> bool {
+        self.view.log.is_some_and(UpdateLog::has_skipped_accesses)
     }
 
     /// Returns true if a record was created or replaced.
@@ -165,11 +179,9 @@ impl Visitor for ExpiryVisitor<'_> {
                 }
                 self.to_log = match action {
                     Action::Put(_) => ChangeToLog::Put,
-                    Action::Retag(new)
-                        if old.is_some_and(|old| !differ_only_in_access(old.attributes, new)) =>
-                    {
-                        ChangeToLog::Retag
-                    }
+                    Action::Retag(new) => old.map_or(ChangeToLog::Nothing, |old| {
+                        ChangeToLog::of_retag(old.attributes, new, Some(log))
+                    }),
                     Action::Remove if old.is_some() => ChangeToLog::Remove,
                     _ => ChangeToLog::Nothing,
                 };
@@ -194,11 +206,11 @@ impl Visitor for ExpiryVisitor<'_> {
     }
 
     fn ignores_value(&self) -> bool {
-        self.inner.ignores_value()
+        self.inner.ignores_value() && !self.may_log_record()
     }
 
     fn reads_shared(&self) -> bool {
-        self.inner.reads_shared()
+        self.inner.reads_shared() && !self.may_log_record()
     }
 
     fn applied(&mut self, now: Option<Record<'_>>) {

@@ -134,13 +134,17 @@ impl Database {
 
     /// Returns the view for side effects of reads (a version that is shown, a sliding expiry that
     /// is moved). The view has no log if the log is crowded or does not accept these effects.
-    /// Replies do not wait for them, and losing them is safe: a record without its version matches
+    /// Replies do not wait for them. A lost version is safe: a record without its version matches
     /// no compare-and-set of another state of the record, and no version is assigned twice
-    /// ([`VersionCounter::skip_lost`]).
+    /// ([`VersionCounter::skip_lost`]). A lost expiry is logged with its record at the next access.
     pub(super) fn for_side_effects<'s>(&self, space: EngineView<'s>) -> EngineView<'s> {
         let takes_side_effects =
             |log: &&UpdateLog| log.takes_changes() && !log.takes_only_removals() && !log.is_backlogged();
-        EngineView { log: space.log.filter(takes_side_effects), ..space }
+        let log = space.log.filter(takes_side_effects);
+        if let (Some(skipped), None) = (space.log, log) {
+            skipped.skip_accesses();
+        }
+        EngineView { log, ..space }
     }
 
     /// Fails with `Busy` if a transaction is open and the effect is not worth a wait.
@@ -294,6 +298,10 @@ impl Database {
                     return Err(Error::new(ErrorKind::Busy, "a transaction is open"));
                 }
                 space.wait()?;
+                // A transaction may take long, and replicas may have removed the record meanwhile.
+                if space.origin.is_none() {
+                    expiry_visitor.now = self.clock.now();
+                }
                 continue;
             }
             // Expired records must not be a reason for lack of room.
@@ -426,9 +434,11 @@ impl Visitor for RestrictedVisitor<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SystemClock;
-    use std::sync::Arc;
-    use todana_core::Attributes;
+    use crate::transaction::WhileWaiting;
+    use crate::{Clock, ManualClock, SystemClock};
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
+    use todana_core::{Attributes, Operation, Reply, Store, Touch, Ttl};
     use todana_engine::{MemHash, MemHashOptions};
 
     /// The origin of a change is checked before the visit, and a server may learn in between that
@@ -474,5 +484,37 @@ mod tests {
         let error = transaction.commit().unwrap_err();
         assert_eq!(error.to_string(), database.refuse_origin(None).unwrap_err().to_string());
         assert_eq!(database.status().records, 0);
+    }
+    /// Replicas remove the record when it expires, so the touch would have no effect there.
+    #[test]
+    fn record_that_expired_meanwhile_stays_expired() {
+        let clock = Arc::new(ManualClock::new(UnixSeconds(1_000)));
+        let (sender, waits) = mpsc::channel();
+        let clock_too = Arc::clone(&clock);
+        let advance = move || {
+            clock_too.advance(100);
+            let _ = sender.send(());
+            Ok(())
+        };
+        let engine = Box::new(MemHash::new(MemHashOptions::default()).unwrap());
+        let database = Database::new(engine, clock as Arc<dyn Clock>)
+            .while_waiting(WhileWaiting { every: Duration::from_millis(1), call: Arc::new(advance) });
+        let counters = database.worker_counters();
+        let store = Store { key: b"k", value: b"v", ttl: Ttl::Seconds(50), ..Store::default() };
+        database.execute(&counters, &Operation::Store(store), &mut |_| ());
+        let transaction = database.try_begin(&counters).unwrap();
+        std::thread::scope(|scope| {
+            let touches = scope.spawn(|| {
+                let (touch, mut found) = (Touch { key: b"k", ttl: Ttl::Never }, None);
+                let counters = database.worker_counters();
+                database.execute(&counters, &Operation::Touch(touch), &mut |reply| {
+                    found = Some(matches!(reply, Reply::Touched));
+                });
+                found
+            });
+            waits.recv().unwrap();
+            drop(transaction);
+            assert_eq!(touches.join().unwrap(), Some(false));
+        });
     }
 }

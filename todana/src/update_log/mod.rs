@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use todana_core::{Error, ErrorKind, Result};
+use todana_core::{Error, ErrorKind, Expiry, Result};
 use todana_engine::reserve::Reserve;
 use todana_engine::waiting::{Condvar, Mutex, MutexGuard};
 
@@ -151,6 +151,8 @@ struct UpdateLogState {
     source: AtomicU64,
     /// The start of the segment that is being written.
     segment_start: AtomicU64,
+    /// The last second in which accesses that move sliding expiries were not logged. 0 if all were.
+    unlogged_accesses_s: AtomicU64,
     /// The time at which the oldest change that is not on disk becomes overdue, in microseconds
     /// since `created`, plus one. 0 if no change waits.
     due_us: AtomicU64,
@@ -195,6 +197,7 @@ impl UpdateLog {
             synced: AtomicU64::new(end.0),
             source: AtomicU64::new(0),
             segment_start: AtomicU64::new(end.0),
+            unlogged_accesses_s: AtomicU64::new(0),
             due_us: AtomicU64::new(0),
             created: Instant::now(),
             state: AtomicU8::new(WELL),
@@ -307,6 +310,26 @@ impl UpdateLog {
     #[inline]
     pub fn is_backlogged(&self) -> bool {
         self.shared.is_backlogged()
+    }
+
+    /// Notes that accesses of this second are not logged.
+    pub(crate) fn skip_accesses(&self) {
+        self.shared.unlogged_accesses_s.store(self.clock.now().0, Ordering::Relaxed);
+    }
+
+    /// Returns true if accesses were ever not logged.
+    #[inline]
+    pub(crate) fn has_skipped_accesses(&self) -> bool {
+        self.shared.unlogged_accesses_s.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns true if the log may lack the last access of a record with this expiry.
+    pub(crate) fn lacks_access(&self, expiry: Expiry) -> bool {
+        let skipped_s = self.shared.unlogged_accesses_s.load(Ordering::Relaxed);
+        match (expiry.at(), expiry.span_s()) {
+            (Some(at), Some(span_s)) => at.0.saturating_sub(span_s.into()) <= skipped_s,
+            _ => false,
+        }
     }
 
     /// Waits until the log is durable up to `position`. Fails with `Unavailable` if the log cannot

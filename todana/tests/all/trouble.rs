@@ -9,8 +9,10 @@ use std::io::{self, ErrorKind as IoErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
-use todana::update_log::{DurabilityHealth, LogChange, LogOptions, LogPosition, SyncPolicy, UpdateLog};
-use todana_core::{Attributes, ErrorKind, Get, Operation, Record, ReplyNeeds, Store, Ttl};
+use todana::update_log::{
+    DurabilityHealth, EntryDecoder, LogChange, LogOptions, LogPosition, SyncPolicy, UpdateLog,
+};
+use todana_core::{Attributes, ErrorKind, Get, Operation, Record, ReplyNeeds, Store, Touch, Ttl};
 
 const NOW: u64 = 1_700_000_000;
 const REFUSED: &str = "Refused(LogUnwritable)";
@@ -38,6 +40,10 @@ fn is_well(health: &DurabilityHealth) -> bool {
 
 fn is_lost(health: &DurabilityHealth) -> bool {
     matches!(health, DurabilityHealth::Lost(_))
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
 }
 
 fn put<'a>(key: &'a [u8], value: &'a [u8]) -> LogChange<'a> {
@@ -337,6 +343,63 @@ fn thread_waiting_for_the_backlog_is_woken() {
         });
         kept.kill();
     }
+}
+
+/// Readers of the log, such as replicas, have removed the record if the log lacks an access.
+#[test]
+fn access_after_unlogged_ones_logs_the_record() {
+    let disk = CrashDisk::new();
+    let kept = open(&disk, NOW, LogOptions { segment_len: 1 << 40, ..options(SyncPolicy::Never) }).unwrap();
+    let sliding = Ttl::Sliding(60);
+    for key in [b"session", b"touched"] {
+        kept.run(Operation::Store(Store { key, value: b"value", ttl: sliding, ..Store::default() }));
+    }
+    kept.log().sync_to(kept.log().end()).unwrap();
+    let gate = Arc::new(OperationGate::default());
+    gate.shut();
+    let gate_too = Arc::clone(&gate);
+    disk.fault(move |op| {
+        if matches!(op, Op::Write { .. }) {
+            gate_too.pass();
+        }
+        Ok(())
+    });
+    let value = vec![b'v'; 1 << 20];
+    while !kept.log().is_backlogged() {
+        kept.log().append(&put(b"k", &value));
+    }
+    kept.clock.advance(50);
+    let before = kept.log().end();
+    assert!(kept.get(b"session").is_some() && kept.get(b"touched").is_some());
+    assert_eq!(kept.log().end(), before, "the log is crowded");
+    gate.open();
+    kept.log().sync_to(before).unwrap();
+    kept.clock.advance(50);
+    assert!(kept.get(b"session").is_some());
+    kept.run(Operation::Touch(Touch { key: b"touched", ttl: sliding }));
+    // This access needs no record in the log, because the log has the one before it.
+    kept.clock.advance(50);
+    assert!(kept.get(b"session").is_some());
+    let end = kept.log().end();
+    kept.log().sync_to(end).unwrap();
+    let (mut bytes, mut piece) = (kept.directory.log_bytes(Some(before)).unwrap(), Vec::new());
+    let mut entries = EntryDecoder::new(bytes.identity().database_id, before);
+    while bytes.position() < end {
+        bytes.read(end, 1 << 20, &mut piece).unwrap();
+    }
+    entries.push(&piece);
+    let mut logged = Vec::new();
+    while let Some((_, entry)) = entries.next_entry().unwrap() {
+        match entry.change {
+            LogChange::Put { key, record } => {
+                logged.push(format!("put {} {}", text(key), text(record.value)));
+            }
+            LogChange::Retag { key, .. } => logged.push(format!("retag {}", text(key))),
+            other => assert!(matches!(other, LogChange::Mark { .. }), "{other:?}"),
+        }
+    }
+    assert_eq!(logged, ["put session value", "put touched value", "retag session"]);
+    kept.kill();
 }
 
 #[test]
