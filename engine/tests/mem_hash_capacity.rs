@@ -175,6 +175,24 @@ fn used_records_outlast_others_of_their_size() {
     assert!(used >= 25 && unused <= 10, "{used} of 30 used ones, {unused} of 30 others");
 }
 
+/// A record keeps its number of uses when its value is replaced, but its size is that of the new
+/// value.
+#[test]
+fn enlarged_records_lose_their_credit() {
+    let hash = sized_hash(200, EvictionGoal::Objects);
+    let set =
+        |n: usize, len: usize| hash.visit(format!("key {n}").as_bytes(), &mut Set(&vec![7; len])).unwrap();
+    let is_there = |n: usize| hash.view(format!("key {n}").as_bytes(), &mut |_| ()).unwrap();
+    // These sizes differ so much that credits decide.
+    (100..1000).for_each(|n| set(n, [10, 700, 10, 5_000][n % 4]));
+    (0..20).for_each(|n| set(n, 20));
+    (0..2000).for_each(|n| assert!(is_there(n % 20)));
+    (0..20).for_each(|n| set(n, 60_000));
+    (1000..1100).for_each(|n| set(n, 20));
+    let left = (0..20).filter(|&n| is_there(n)).count();
+    assert!(left < 5, "{left}");
+}
+
 #[test]
 fn uses_are_noted_during_concurrent_changes() {
     let hash = hash(1, 64);

@@ -137,3 +137,24 @@ fn returning_keys_and_replaced_values_count_as_unread() {
         assert_eq!((value.as_slice(), is_read), (&b"y"[..], &false), "{key:?}");
     }
 }
+
+/// The number of uses was at its maximum before the value was replaced, so that no later read
+/// changed it.
+#[test]
+fn reads_of_a_replaced_value_are_noted() {
+    let (hash, listener) = hash_of_400();
+    let set = |n: u32, value: &[u8]| put(&hash, &n.to_be_bytes(), value, Attributes::default());
+    let read = |n: u32| assert!(hash.view(&n.to_be_bytes(), &mut |_| {}).unwrap());
+    (0..50).for_each(|n| set(n, b"x"));
+    for n in 50..1000 {
+        set(n, b"x");
+        (0..50).for_each(read);
+    }
+    (0..50).for_each(|n| set(n, b"y"));
+    (0..50).for_each(read);
+    (1000..4000).for_each(|n| set(n, b"x"));
+    let told = listener.take();
+    let replaced: Vec<bool> =
+        told.iter().filter(|(_, value, ..)| value == b"y").map(|(.., is_read)| *is_read).collect();
+    assert!(!replaced.is_empty() && replaced.iter().all(|&is_read| is_read), "{replaced:?}");
+}

@@ -47,7 +47,7 @@ use todana_engine::EvictionObserver;
 use todana_protocol::memcached::{CHUNK_SIZES, DialectChoice, ITEM_OVERHEAD_BYTES};
 
 /// The number of descriptors that are reserved for the files of each hash on disk.
-const HASH_FILES: u64 = 4096;
+const HASH_FILES: u64 = 8192;
 
 /// A server that listens and is ready to run.
 pub struct Server {
@@ -150,7 +150,8 @@ impl Server {
             + listeners.len() as u64
             + 32;
         let wanted = wanted + if admin.is_some() { admin::CONNECTIONS_MAX as u64 + 8 } else { 0 };
-        // A hash on disk has one open file for each 128 MiB.
+        // A hash on disk has one open file for each 128 MiB, and another one for reads that bypass
+        // the system's cache.
         let hashes = options
             .databases
             .all()

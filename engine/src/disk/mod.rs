@@ -146,7 +146,8 @@ pub trait File: Send + Sync {
     }
 
     /// Opens the file again for reads that bypass the system's cache. Such a read must be aligned
-    /// to pages in the file and in memory. Returns `None` if the file system does not support that.
+    /// to pages in the file and in memory. Returns `None` if the file system does not support that,
+    /// or if the process has few descriptors left.
     fn open_direct(&self) -> Option<std::fs::File> {
         None
     }

@@ -1,7 +1,7 @@
 //! Implements `Disk` for the file system of the machine.
 
 use super::{Disk, File, MappedFile, SharedMemory};
-use crate::raw::FileMemory;
+use crate::raw::{FileMemory, descriptors_max};
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io::{self, IoSlice, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
@@ -228,7 +228,10 @@ impl File for SystemFile {
     fn open_direct(&self) -> Option<fs::File> {
         use std::os::unix::fs::OpenOptionsExt;
         let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
-        OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).ok()
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).ok()?;
+        // The system assigns the lowest free descriptor. The last quarter stays for files and
+        // connections that cannot do without one.
+        ((file.as_raw_fd() as u64) < descriptors_max() / 4 * 3).then_some(file)
     }
 
     fn share(&self, len: u64) -> Option<Box<dyn SharedMemory>> {

@@ -396,7 +396,7 @@ impl SegmentChunk {
         // A direct read of bytes that are in the cache would be slower, and would first wait until
         // they are on disk.
         let is_direct = is_direct && !segment.is_resident(self.base, self.base + wanted);
-        let direct = segment.direct_file().filter(|_| is_direct);
+        let direct = is_direct.then(|| segment.direct_file()).flatten();
         let read = direct.and_then(|file| file.read_at(room, self.base).ok()).unwrap_or(0);
         let read = if read as u64 >= wanted { read } else { segment.read_at(self.base, room)? };
         self.len = read.min(wanted as usize);

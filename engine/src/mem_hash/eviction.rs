@@ -254,8 +254,8 @@ impl HashShard {
         if let Some(of) = self.use_at(bucket, &location) {
             self.enter(of);
         }
-        if let (true, Some(place)) = (stores, location.place()) {
-            self.mark_stored(bucket, place);
+        if stores {
+            self.mark_stored(bucket, &location);
         }
     }
 
@@ -280,12 +280,12 @@ impl HashShard {
         let mark = tail.mark(index);
         let kind = match form {
             MarkForm::Queues => {
-                mark.used()?;
                 let is_early = !mark.is_main() && is_in_window(&of_place, tail);
-                if is_early && mark.is_read() {
+                let is_counted = !is_early && mark.used().is_some();
+                if !is_counted && mark.is_read() {
                     return None;
                 }
-                if is_early { UseKind::Read } else { UseKind::Counted }
+                if is_counted { UseKind::Counted } else { UseKind::Read }
             }
             MarkForm::Credits => {
                 let size = self.size_at(location)?;
@@ -577,14 +577,21 @@ impl HashShard {
         self.rewrite(bucket, marking, new, need)
     }
 
-    /// Clears the read mark of the record at this place, because its value is new.
-    fn mark_stored(&mut self, bucket: usize, place: RecordPlace) {
+    /// Clears the read mark of the record at this location, because its value is new, and gives it
+    /// the credit of its new size.
+    fn mark_stored(&mut self, bucket: usize, location: &RecordLocation) {
+        let (Some(place), Some(size)) = (location.place(), self.size_at(location)) else { return };
         let handle = self.directory.get(bucket);
         let bytes = self.arena.bytes(handle);
         let BucketIndex { index, end, .. } = group::index_of(bytes, &self.address(bucket), place);
         let tail = BucketTail::read(bytes, end);
         if tail.marking != Marking::None {
-            let (at, byte) = marked(bytes, end, index, tail.mark(index).stored());
+            let mark = tail.mark(index);
+            let mark = match tail.marking {
+                Marking::Credits => credit::fresh(mark.uses(), false, size),
+                _ => mark.stored(),
+            };
+            let (at, byte) = marked(bytes, end, index, mark);
             self.arena.write(handle, at, &[byte]);
         }
     }

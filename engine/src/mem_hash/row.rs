@@ -308,9 +308,13 @@ impl BucketRow {
         }
         if let BucketValue::Text { at, len, dictionary } = &mut row.value {
             let stored = &bytes[*at as usize..][..*len as usize];
-            let text = context.encodings.value(*dictionary, stored, &mut buffer);
             *at = out.len() as u32;
-            *dictionary = encodings.put_value_again(text, *dictionary, out);
+            if *dictionary != 0 && encodings.is_current(*dictionary) {
+                out.extend_from_slice(stored);
+            } else {
+                let text = context.encodings.value(*dictionary, stored, &mut buffer);
+                *dictionary = encodings.put_value_again(text, *dictionary, out);
+            }
             *len = out.len() as u32 - *at;
         }
         row

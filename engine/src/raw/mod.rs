@@ -5,6 +5,7 @@
 
 mod allocator;
 mod checksum;
+mod descriptors;
 mod file_ring;
 mod lmdb;
 mod mapped_file;
@@ -18,6 +19,7 @@ mod words;
 
 pub use allocator::{bound_allocator, trim_allocator};
 pub(crate) use checksum::crc32c;
+pub(crate) use descriptors::descriptors_max;
 pub(crate) use file_ring::{CompletedRead, FileRing, READ_BUFFERS, READ_LEN, ReadSignal};
 pub(crate) use lmdb::{LmdbEnvironment, LmdbSnapshot, LmdbTable, LmdbWriteTransaction};
 pub use mapped_file::MappedFile;

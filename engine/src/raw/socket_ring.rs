@@ -72,6 +72,8 @@ pub struct SocketRing {
     submissions: u64,
     events: VecDeque<RingEvent>,
     unsent: VecDeque<UnsentBytes>,
+    /// The last request that a cancellation did not find, because it had ended.
+    ended: Option<u64>,
 }
 
 struct QueuedSend {
@@ -226,6 +228,7 @@ impl SocketRing {
             submissions: 0,
             events: VecDeque::new(),
             unsent: VecDeque::new(),
+            ended: None,
         })
     }
 
@@ -400,7 +403,7 @@ impl SocketRing {
 
     /// Takes over all completions.
     fn collect(&mut self) {
-        let SocketRing { ring, number, area, sends, events, unsent, .. } = self;
+        let SocketRing { ring, number, area, sends, events, unsent, ended, .. } = self;
         for completion in ring.completion() {
             let (data, result, flags) = (completion.user_data(), completion.result(), completion.flags());
             let (kind, token) = (data >> KIND_SHIFT, data & !(u64::MAX << KIND_SHIFT));
@@ -438,6 +441,7 @@ impl SocketRing {
                         unsent.push_back(UnsentBytes { token: send.token, bytes: bytes.to_vec(), error });
                     }
                 }
+                _ if -result == libc::ENOENT => *ended = Some(token),
                 _ => {}
             }
         }
@@ -484,10 +488,12 @@ impl SocketRing {
 
     /// Ends a request to receive, and waits for its end. Drops its remaining events.
     pub fn end_receive(&mut self, token: u64) -> io::Result<()> {
+        self.ended = None;
         self.cancel_receive(token)?;
         self.submit()?;
         loop {
-            let mut has_ended = false;
+            // The last event may have been taken already.
+            let mut has_ended = self.ended == Some(token);
             for event in std::mem::take(&mut self.events) {
                 match event {
                     RingEvent::Received { token: other, bytes, continues, .. } if other == token => {

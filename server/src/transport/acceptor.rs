@@ -111,7 +111,11 @@ impl ConnectionAcceptor {
             }
             self.change_listeners();
             let mut ready: Vec<usize> = std::mem::take(&mut paused);
-            ready.extend(events.iter().map(|event| event.token().0).filter(|&index| index != WAKE.0));
+            for index in events.iter().map(|event| event.token().0) {
+                if index != WAKE.0 && !ready.contains(&index) {
+                    ready.push(index);
+                }
+            }
             for index in ready {
                 if !self.accept_all(index) {
                     paused.push(index);

@@ -91,14 +91,16 @@ impl Worker {
             return self.give_back(bytes);
         }
         let is_busy = connection.queued || connection.durability.is_parked;
-        // The next event has the rest of a long request, or of many requests.
+        // The next event of this round has the rest of a long request, or of many requests. If
+        // there is none, the connection is served at the end of the round: Linux before 6.5 may
+        // report more bytes without any (commit 88fc8b8463b0).
         let is_part = has_more && bytes.are_full() && connection.kept_len() < KEPT_MAX;
         // Its previous replies have not been submitted. One submission after this round of events
         // suffices for all such connections.
         let has_replies = ring.has_request_of(&connection.ring);
-        if is_busy || is_part || connection.ring.receiving != Receiving::Ring {
+        if is_busy || connection.ring.receiving != Receiving::Ring {
             self.keep_received(index, bytes);
-        } else if has_replies {
+        } else if is_part || has_replies {
             self.keep_received(index, bytes);
             self.queue(index);
         } else {
