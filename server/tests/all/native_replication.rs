@@ -8,7 +8,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
+use todana::disk::SystemDisk;
 use todana::update_log::SyncPolicy;
 use todana_protocol::replication::{
     AppliedPosition, DatabaseRequest, FrameDecoder, GREETING, MasterMessage, ReplicaHello, ReplicaMessage,
@@ -17,7 +19,7 @@ use todana_protocol::replication::{
 use todana_server::{
     AuthenticationMode, DataDirectoryOptions, DatabaseName, DatabaseOptions, DatabaseSpec, KyotoMode,
     KyotoOptions, MasterAddress, MasterProtocol, PoolLogin, ProtocolOptions, ReplicationOptions,
-    ServerOptions,
+    ServerOptions, SnapshotCompression, SnapshotOptions,
 };
 
 /// Returns the options of a server that keeps a database of this kind in a folder.
@@ -502,4 +504,29 @@ fn loser_of_two_promotions_follows_the_winner() {
     client.expect(b"SERVER_ERROR this server is a replica; send changes to its master\r\n");
     // The winner stays the master.
     winner.connect().set(b"later", b"1");
+}
+
+/// A replica refused the records of its own snapshot as changes of clients, and so did not start.
+#[test]
+fn replica_in_memory_starts_with_its_snapshot() {
+    let folder = tempfile::tempdir().unwrap();
+    let master = Running::start(server_options(1, "mem:hash", folder.path(), None));
+    let mut options = server_options(2, "mem:hash", folder.path(), Some(master.addresses[0]));
+    options.databases.data = None;
+    options.databases.snapshots = Some(SnapshotOptions {
+        directory: folder.path().join("snapshots"),
+        interval: Duration::from_secs(3600),
+        packing: SnapshotCompression::None,
+    });
+    let mut replica = Running::start(options.clone());
+    master.connect().set(b"key", b"value");
+    follows(&replica, &mut master.connect());
+    replica.handle.stop();
+    replica.join();
+    drop((replica, master));
+    let replica = Running::start_from(options, Arc::new(SystemDisk));
+    let mut client = replica.connect();
+    client.expect_value(b"key", b"value");
+    client.send(b"set key 0 0 1\r\nx\r\n");
+    client.expect(b"SERVER_ERROR this server is a replica; send changes to its master\r\n");
 }
