@@ -91,7 +91,7 @@ impl Database {
         self.followed.is_superseded.load(Ordering::Relaxed)
     }
 
-    /// Notes that all changes which the master made before this time are here.
+    /// Notes that all changes which the first master made before this time are here.
     pub fn note_master_time(&self, time: UnixSeconds) {
         if self.is_replica() {
             let time_s = time.0.saturating_sub(CLOCK_MARGIN_S);
@@ -165,7 +165,7 @@ impl Database {
     }
 
     /// Returns the time at which records must have expired to be removed.
-    pub(crate) fn removal_time(&self, now: UnixSeconds) -> UnixSeconds {
+    pub fn removal_time(&self, now: UnixSeconds) -> UnixSeconds {
         UnixSeconds(now.0.min(self.followed.time_s.load(Ordering::Relaxed)))
     }
 
@@ -239,12 +239,9 @@ impl Database {
                 }
                 Ok(CommitPoint::NONE)
             }
-            LogChange::Mark { time_ms, .. } => {
-                self.note_master_time(UnixSeconds(time_ms / 1000));
-                Ok(CommitPoint::NONE)
-            }
-            // The caller takes over the epoch.
-            LogChange::Epoch(_) => Ok(CommitPoint::NONE),
+            // The caller takes over the epoch, and the time of a mark if it is that of the first
+            // master.
+            LogChange::Epoch(_) | LogChange::Mark { .. } => Ok(CommitPoint::NONE),
             LogChange::Lost { .. } => {
                 Err(Error::new(ErrorKind::Corrupt, "update log: changes are lost, as marked by a repair"))
             }
