@@ -4,7 +4,8 @@
 //! Invariants: an entry has the same effect as at the master, whatever this server's clock shows. A
 //! record that has expired here is therefore changed like a live one, because the master may have
 //! extended its expiry in time. For the same reason, such a record is removed only when the
-//! master's clock has passed its expiry in the log. Removals of expired records are not in the log.
+//! master's clock has passed its expiry in the log. In a chain, that is the clock of the first
+//! master. Removals of expired records are not in the log.
 
 use super::{Database, OverwriteVisitor};
 use crate::checkpoint::{CheckpointTarget, TransferredCheckpoint};

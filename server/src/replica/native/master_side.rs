@@ -76,7 +76,8 @@ pub(super) type SendBytes<'s> = dyn FnMut(&[u8]) -> io::Result<()> + 's;
 impl MasterSide {
     /// Answers the greeting of a replica: appends the answer to `out`. `find` returns the database
     /// with a number, or the reason why it cannot be sent. Fails with the reason if the replica is
-    /// refused; that answer is in `out`, too. A greeting without databases asks for the epoch alone.
+    /// refused; that answer is in `out`, too. A greeting without databases asks for the epoch
+    /// alone.
     pub(super) fn accept(
         hello: &ReplicaHello,
         own: u16,
@@ -160,9 +161,9 @@ impl MasterSide {
         self.databases.iter().map(|sent| sent.end().saturating_sub(sent.applied)).sum()
     }
 
-    /// Returns the time, in Unix seconds, up to which records that have expired may be removed. `now`
-    /// is the clock of this server. If it is itself a replica, its master may have extended an
-    /// expiry in time, and that change may still be on its way.
+    /// Returns the time, in Unix seconds, up to which records that have expired may be removed.
+    /// `now` is the clock of this server. If it is itself a replica, its master may have extended
+    /// an expiry in time, and that change may still be on its way.
     pub(super) fn removal_s(&self, now: UnixSeconds) -> u64 {
         self.databases.iter().map(|sent| sent.source.database.removal_time(now).0).min().unwrap_or(0)
     }

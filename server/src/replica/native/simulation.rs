@@ -676,8 +676,8 @@ fn master_cannot_feign_fresh_records() {
     assert!((1..=steps).contains(&fresh_at), "{fresh_at}");
 }
 
-/// The second server of a chain once stated its own clock. The third one then removed a record whose
-/// expiry the first one had extended in time, before the second one had received that.
+/// The second server of a chain once stated its own clock. The third one then removed a record
+/// whose expiry the first one had extended in time, before the second one had received that.
 #[test]
 fn third_server_keeps_a_record_extended_in_time() {
     let mut simulation = NetworkSimulation::of_shape(&SHAPES[1], fastrand::Rng::with_seed(1));
