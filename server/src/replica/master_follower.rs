@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use todana::WorkerCounters;
+use todana::disk::Disk;
 use todana::kyoto::UnreadBytes;
 use todana::replication::UndoLog;
 use todana_core::{RecordLoad, Result};
@@ -86,6 +87,7 @@ impl MasterStream {
 /// The thread that follows the master.
 pub(super) struct MasterFollower {
     shared: Arc<SharedState>,
+    disk: Arc<dyn Disk>,
     /// The counters of this thread, by database. All connections use them, because a database keeps
     /// counters for ever.
     worker_counters: Vec<Arc<WorkerCounters>>,
@@ -102,7 +104,7 @@ pub(super) struct MasterFollower {
 
 impl MasterFollower {
     /// Creates the follower. `stored` is the position that the file contains.
-    pub(super) fn new(shared: &Arc<SharedState>, stored: u64) -> MasterFollower {
+    pub(super) fn new(shared: &Arc<SharedState>, disk: Arc<dyn Disk>, stored: u64) -> MasterFollower {
         let databases = shared.databases.iter();
         let position_file = shared.options.databases.replication.position_file.clone();
         let undo_path = position_file.as_deref().map(position::undo_path_of);
@@ -115,6 +117,7 @@ impl MasterFollower {
             last_warning: String::new(),
             last_file_warning: String::new(),
             shared: Arc::clone(shared),
+            disk,
         }
     }
 
@@ -282,8 +285,9 @@ impl MasterFollower {
         let FollowState { protocol, timestamp, .. } = self.shared.master_link.follow_state();
         let Some(path) = self.position_file.as_deref().filter(|_| timestamp != self.stored) else { return };
         let synced = self.shared.databases.iter().try_for_each(|served| served.database.sync());
-        let outcome =
-            synced.map_err(io::Error::other).and_then(|()| position::write(path, protocol, timestamp));
+        let outcome = synced
+            .map_err(io::Error::other)
+            .and_then(|()| position::write(&*self.disk, path, protocol, timestamp));
         match outcome {
             Ok(()) => {
                 self.stored = timestamp;

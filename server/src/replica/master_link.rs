@@ -255,7 +255,7 @@ impl MasterLink {
         *self.lock() = FollowState { master, protocol, timestamp, interval, ..FollowState::default() };
         // The thread starts with the earlier position. If it first followed from the stored one,
         // clients could read a later change of the master before the lost ones.
-        let follower = MasterFollower::new(shared, stored);
+        let follower = MasterFollower::new(shared, Arc::clone(disk), stored);
         self.run_thread(move || follower.run())
     }
 

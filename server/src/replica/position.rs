@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use todana::disk::Disk;
 use todana_protocol::kyoto::replication::parse_position;
 use todana_protocol::{kyoto, tyrant};
 
@@ -40,13 +41,18 @@ pub(super) fn undo_path_of(path: &Path) -> PathBuf {
 }
 
 /// Stores a position. The length of the file only changes with the protocol, so a crash leaves
-/// either the old position or the new one.
-pub(super) fn write(path: &Path, protocol: MasterProtocol, position: u64) -> io::Result<()> {
+/// either the old position or the new one. The name of a new file is on disk before the position.
+pub(super) fn write(disk: &dyn Disk, path: &Path, protocol: MasterProtocol, position: u64) -> io::Result<()> {
     let text = match protocol {
         MasterProtocol::Kyoto | MasterProtocol::Native => kyoto::replication::format_position(position),
         MasterProtocol::Tyrant { .. } => tyrant::replication::format_position(position),
     };
     let mut file = OpenOptions::new().create(true).write(true).truncate(false).open(path)?;
+    if file.metadata()?.len() == 0
+        && let Some(directory) = path.canonicalize()?.parent()
+    {
+        disk.sync_directory(directory)?;
+    }
     file.write_all(text.as_bytes())?;
     file.sync_data()
 }
@@ -54,18 +60,38 @@ pub(super) fn write(path: &Path, protocol: MasterProtocol, position: u64) -> io:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use todana::disk::SystemDisk;
+
+    /// A disk that syncs no directory.
+    struct StuckDisk;
+
+    impl Disk for StuckDisk {}
+
+    /// The sync of the file does not cover its name: a new file was once lost with the power.
+    #[test]
+    fn name_of_new_position_file_is_synced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rts");
+        let store = |disk: &dyn Disk, position| write(disk, &path, MasterProtocol::Kyoto, position);
+        store(&StuckDisk, 41).unwrap_err();
+        store(&StuckDisk, 42).unwrap_err();
+        assert_eq!(read(&path).unwrap(), 0);
+        store(&SystemDisk, 43).unwrap();
+        store(&StuckDisk, 44).unwrap();
+        assert_eq!(read(&path).unwrap(), 44);
+    }
 
     #[test]
     fn position_has_digits_of_its_protocol() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rts");
         assert_eq!(read(&path).unwrap(), 0);
-        write(&path, MasterProtocol::Kyoto, 1_795_310_640_123_456_789).unwrap();
-        write(&path, MasterProtocol::Kyoto, 42).unwrap();
+        write(&SystemDisk, &path, MasterProtocol::Kyoto, 1_795_310_640_123_456_789).unwrap();
+        write(&SystemDisk, &path, MasterProtocol::Kyoto, 42).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"00000000000000000042\n");
         assert_eq!(read(&path).unwrap(), 42);
         let tyrant = MasterProtocol::Tyrant { checks_outcomes: false };
-        write(&path, tyrant, 1_700_000_000_000_003).unwrap();
+        write(&SystemDisk, &path, tyrant, 1_700_000_000_000_003).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"1700000000000003\n042\n");
         assert_eq!(read(&path).unwrap(), 1_700_000_000_000_003);
         std::fs::write(&path, b"1700000000000004\n").unwrap();

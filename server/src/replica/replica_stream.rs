@@ -42,8 +42,9 @@ impl ReplicaStream {
     }
 
     /// Writes all bytes. While the other side takes none, its own bytes are read: it may be waiting
-    /// for that.
+    /// for that. Fails if the server stops: there may be many more bytes to send.
     pub(super) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        self.refuse_if_stopping()?;
         let mut since = Instant::now();
         while !bytes.is_empty() || self.stream.kept_lens().1 > 0 {
             let outcome = match bytes.is_empty() {
@@ -119,6 +120,13 @@ impl ReplicaStream {
         self.shared.lifecycle.stopping() == StopStage::No
     }
 
+    fn refuse_if_stopping(&self) -> io::Result<()> {
+        match self.is_running() {
+            true => Ok(()),
+            false => Err(io::Error::other("the server is stopping")),
+        }
+    }
+
     /// Waits as `wait` does, and reads what has arrived.
     fn wait_to_send(&mut self, since: Instant) -> io::Result<()> {
         self.wait(since)?;
@@ -128,9 +136,7 @@ impl ReplicaStream {
     /// Waits until the stream may be ready. Fails if the time limit since `since` has passed, or
     /// the server stops.
     fn wait(&mut self, since: Instant) -> io::Result<()> {
-        if !self.is_running() {
-            return Err(io::Error::other("the server is stopping"));
-        }
+        self.refuse_if_stopping()?;
         if since.elapsed() >= self.time_max {
             return Err(ErrorKind::TimedOut.into());
         }

@@ -1,14 +1,16 @@
 //! A reply that waits for a replica (`--ack`) is sent only after a replica really has the change,
 //! whatever replicas state, and whichever logs they followed before.
 
+use crate::crash_disk;
 use crate::running;
 
+use crash_disk::{CrashDisk, Op};
 use running::{Running, WAIT_MAX, eventually, options};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use todana::disk::{Disk, File, SystemDisk};
 use todana::update_log::SyncPolicy;
@@ -174,4 +176,38 @@ fn copied_records_in_memory_confirm_nothing() {
     }
     disk.is_on.store(false, Ordering::SeqCst);
     eventually("a confirmed change", || set(&master) == "STORED\r\n");
+}
+
+/// A replica that was stopped while its disk did not answer once stated positions of changes that
+/// were not on it.
+#[test]
+fn stopped_replica_confirms_no_unsynced_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = server_options(1, folder.path(), None);
+    options.databases.replication.ack_time_max = Duration::from_secs(2);
+    let master = Running::start(options);
+    let disk = CrashDisk::new();
+    let on_disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let replica = Running::start_from(server_options(2, folder.path(), Some(master.addresses[0])), on_disk);
+    eventually("a confirmed change", || set(&master) == "STORED\r\n");
+    let gate = Arc::new((Mutex::new(false), Condvar::new()));
+    let held = Arc::clone(&gate);
+    disk.fault(move |op| {
+        if matches!(op, Op::Sync { .. }) {
+            let (is_open, opened) = &*held;
+            drop(opened.wait_while(is_open.lock().unwrap(), |is_open| !*is_open).unwrap());
+        }
+        Ok(())
+    });
+    let mut client = master.connect();
+    client.send(b"set last 0 0 1\r\nv\r\n");
+    eventually("the last change", || {
+        let mut client = replica.connect();
+        client.send(b"get last\r\n");
+        client.line() == "VALUE last 0 1\r\n"
+    });
+    replica.handle.stop();
+    assert_eq!(client.line(), UNCONFIRMED);
+    *gate.0.lock().unwrap() = true;
+    gate.1.notify_all();
 }

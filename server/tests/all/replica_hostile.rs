@@ -184,3 +184,33 @@ fn threads_of_replicas_are_bounded() {
         assert!(!refusal.is_empty());
     }
 }
+
+/// A server that was stopped once sent all records to a new replica before it ended.
+#[test]
+fn stop_ends_a_copy() {
+    const RECORDS: usize = 48;
+    let folder = tempfile::tempdir().unwrap();
+    let mut master = Running::start(server_options(folder.path(), None));
+    let mut client = master.connect();
+    let (mut random, mut value) = (fastrand::Rng::with_seed(1), vec![0; 1 << 20]);
+    for number in 0..RECORDS {
+        random.fill(&mut value);
+        client.set(format!("key{number}").as_bytes(), &value[..1_000_000]);
+    }
+    let start = RequestedStart::Checkpoint;
+    let request = DatabaseRequest { number: 0, start, bucket_format: 0, path: Vec::new() };
+    let mut greeting = GREETING.to_vec();
+    ReplicaHello { server_id: 2, databases: vec![request], ..ReplicaHello::default() }.put(&mut greeting);
+    let mut replica = TcpStream::connect(master.addresses[0]).unwrap();
+    replica.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    replica.write_all(&greeting).unwrap();
+    let (mut received, mut buffer) = (0, vec![0; 1 << 20]);
+    while let Ok(len @ 1..) = replica.read(&mut buffer) {
+        if received < 4 << 20 && received + len >= 4 << 20 {
+            master.handle.stop();
+        }
+        received += len;
+    }
+    master.join();
+    assert!(received < RECORDS * 500_000, "{received}");
+}

@@ -4,7 +4,8 @@
 //! Invariants: an entry has the same effect as at the master, whatever this server's clock shows. A
 //! record that has expired here is therefore changed like a live one, because the master may have
 //! extended its expiry in time. For the same reason, such a record is removed only when the
-//! master's clock has passed its expiry in the log. Removals of expired records are not in the log.
+//! master's clock has passed its expiry in the log. In a chain, that is the clock of the first
+//! master. Removals of expired records are not in the log.
 
 use super::{Database, OverwriteVisitor};
 use crate::checkpoint::{CheckpointTarget, TransferredCheckpoint};
@@ -91,7 +92,7 @@ impl Database {
         self.followed.is_superseded.load(Ordering::Relaxed)
     }
 
-    /// Notes that all changes which the master made before this time are here.
+    /// Notes that all changes which the first master made before this time are here.
     pub fn note_master_time(&self, time: UnixSeconds) {
         if self.is_replica() {
             let time_s = time.0.saturating_sub(CLOCK_MARGIN_S);
@@ -165,7 +166,7 @@ impl Database {
     }
 
     /// Returns the time at which records must have expired to be removed.
-    pub(crate) fn removal_time(&self, now: UnixSeconds) -> UnixSeconds {
+    pub fn removal_time(&self, now: UnixSeconds) -> UnixSeconds {
         UnixSeconds(now.0.min(self.followed.time_s.load(Ordering::Relaxed)))
     }
 
@@ -239,12 +240,9 @@ impl Database {
                 }
                 Ok(CommitPoint::NONE)
             }
-            LogChange::Mark { time_ms, .. } => {
-                self.note_master_time(UnixSeconds(time_ms / 1000));
-                Ok(CommitPoint::NONE)
-            }
-            // The caller takes over the epoch.
-            LogChange::Epoch(_) => Ok(CommitPoint::NONE),
+            // The caller takes over the epoch, and the time of a mark if it is that of the first
+            // master.
+            LogChange::Epoch(_) | LogChange::Mark { .. } => Ok(CommitPoint::NONE),
             LogChange::Lost { .. } => {
                 Err(Error::new(ErrorKind::Corrupt, "update log: changes are lost, as marked by a repair"))
             }

@@ -504,13 +504,16 @@ impl Database {
         self.log().map_or_else(|| self.sync_engine_files(), |log| self.sync_to(log.end()))
     }
 
-    /// Waits until all earlier changes are durable, as the sync policy states. Gives up once
-    /// `keep_waiting` returns false. Fails as [`sync`](Self::sync) does.
-    pub fn await_durability(&self, keep_waiting: &dyn Fn() -> bool) -> Result<()> {
+    /// Waits until all earlier changes are durable, as the sync policy states. Returns false if
+    /// `keep_waiting` ended the wait. Fails as [`sync`](Self::sync) does.
+    #[must_use = "the changes are durable only if this returns true"]
+    pub fn await_durability(&self, keep_waiting: &dyn Fn() -> bool) -> Result<bool> {
         match self.durability() {
-            Some(Durability::Log(log)) => log.wait_while(log.end(), keep_waiting).map(|_| ()),
-            Some(Durability::Files(files)) if files.is_synced_for_each_reply() => self.sync_engine_files(),
-            _ => Ok(()),
+            Some(Durability::Log(log)) => log.wait_while(log.end(), keep_waiting),
+            Some(Durability::Files(files)) if files.is_synced_for_each_reply() => {
+                self.sync_engine_files().map(|()| true)
+            }
+            _ => Ok(true),
         }
     }
 

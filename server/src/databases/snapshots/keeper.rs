@@ -197,7 +197,7 @@ pub(crate) fn restore(
         }
         sync_names(disk, mark)?;
     }
-    let (head, records) = fill(served, &path, &*file, shared.clock.now(), may_continue)?;
+    let (head, records) = fill(shared, served, &path, &*file, may_continue)?;
     note_replication_start(head.timestamp);
     served.database.sync().map_err(failed)?;
     if let Some(mark) = &mark {
@@ -290,13 +290,14 @@ fn sync_names(disk: &dyn Disk, file: &Path) -> io::Result<()> {
 /// Stores the unexpired records of a file. Returns the header of the file and the number of stored
 /// records.
 fn fill(
+    shared: &SharedState,
     served: &ServedDatabase,
     path: &Path,
     file: &dyn File,
-    now: todana::UnixSeconds,
     may_continue: &dyn Fn() -> bool,
 ) -> io::Result<(SnapshotHead, u64)> {
     let (database, worker_counters) = (&served.database, served.database.worker_counters());
+    let (now, own_id) = (shared.clock.now(), shared.options.databases.replication.server_id);
     let is_persistent = served.name.tuning.persistent;
     let (mut records, mut seen, mut is_cancelled) = (0, 0u64, false);
     let mut see = |key: &[u8], stored: &StoredValue<'_>| {
@@ -329,7 +330,12 @@ fn fill(
         let next_bytes = (key.len() + value.len()) as u64;
         database.compress_for_load(RecordLoad { next_bytes, ..RecordLoad::default() });
         let record = Record::new(value, Attributes { expiry, ..Attributes::default() });
-        let stored = database.visit_record(&worker_counters, key, &mut OverwriteVisitor(Action::Put(record)));
+        let visitor = &mut OverwriteVisitor(Action::Put(record));
+        let stored = match database.is_replica() {
+            // A replica refuses changes without an origin, because they come from clients.
+            true => database.visit_record_from(own_id.into(), &worker_counters, key, visitor),
+            false => database.visit_record(&worker_counters, key, visitor),
+        };
         stored.map_err(|error| error.to_string())?;
         records += 1;
         Ok(())

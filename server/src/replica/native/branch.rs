@@ -324,9 +324,15 @@ impl FollowedDatabase {
     ) -> Option<LogPosition> {
         match self.source {
             _ if self.is_pair || self.is_before_own_epoch => None,
-            Some(source) if source.place.database_id == master => Some(LogPosition(end)),
+            _ if self.is_first_master(master) => Some(LogPosition(end)),
             _ => stated,
         }
+    }
+
+    /// Returns true if the next entries of a log of this database ID were written by the first
+    /// master. The marks of a server that was itself a replica have another clock.
+    pub(super) fn is_first_master(&self, master: [u8; 16]) -> bool {
+        !self.is_before_own_epoch && self.source.is_some_and(|source| source.place.database_id == master)
     }
 
     /// Makes the place in the log of the first master known to the replicas of this server.

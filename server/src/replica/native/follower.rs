@@ -345,11 +345,14 @@ impl NativeFollower {
     }
 
     /// Waits until the applied changes are durable, as the options of the databases state. The
-    /// master may acknowledge them after it has received the positions.
-    fn make_durable(&self) -> Result<(), StreamError> {
+    /// master may acknowledge them after it has received the positions. Fails if the server stops
+    /// before that.
+    fn make_durable(&self) -> Result<(), FollowEnd> {
         let may_continue = || self.may_continue();
         for followed in &self.side.databases {
-            followed.database.await_durability(&may_continue).map_err(StreamError::Failed)?;
+            if !followed.database.await_durability(&may_continue).map_err(StreamError::Failed)? {
+                return Err(FollowEnd::Stopped);
+            }
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use todana::checkpoint::{CheckpointForm, send_checkpoint};
 use todana::update_log::{Epoch, LogBytes, LogPacker, LogPart, LogPosition, UpdateLog};
-use todana::{DataDirectory, Database, common_place};
+use todana::{DataDirectory, Database, UnixSeconds, common_place};
 use todana_core::{Error, ErrorKind, Result};
 use todana_protocol::replication::{
     AnsweredStart, DatabaseAnswer, EpochPlace, LogEnd, MalformedFrame, MasterMessage, MasterWelcome,
@@ -64,7 +64,7 @@ pub(super) struct MasterSide {
 pub(super) struct HeartbeatTimes {
     /// The time of this server before the changes were looked for, in Unix milliseconds.
     pub(super) time_ms: u64,
-    /// The time of the clock by which records expire, in Unix seconds.
+    /// The time up to which records that have expired may be removed ([`MasterSide::removal_s`]).
     pub(super) clock_s: u64,
     /// The age of this server's records before the changes were looked for.
     pub(super) age_us: u64,
@@ -76,7 +76,8 @@ pub(super) type SendBytes<'s> = dyn FnMut(&[u8]) -> io::Result<()> + 's;
 impl MasterSide {
     /// Answers the greeting of a replica: appends the answer to `out`. `find` returns the database
     /// with a number, or the reason why it cannot be sent. Fails with the reason if the replica is
-    /// refused; that answer is in `out`, too.
+    /// refused; that answer is in `out`, too. A greeting without databases asks for the epoch
+    /// alone.
     pub(super) fn accept(
         hello: &ReplicaHello,
         own: u16,
@@ -109,9 +110,6 @@ impl MasterSide {
         }
         if hello.server_id == own {
             return Err(format!("the replica has the server ID of its master, {own}: give each its own"));
-        }
-        if hello.databases.is_empty() {
-            return Err("the replica asks for no database".into());
         }
         let (mut sent, mut answers) = (Vec::new(), Vec::new());
         for request in &hello.databases {
@@ -161,6 +159,13 @@ impl MasterSide {
     /// Returns the bytes of the logs that the replica has not applied.
     pub(super) fn lag_bytes(&self) -> u64 {
         self.databases.iter().map(|sent| sent.end().saturating_sub(sent.applied)).sum()
+    }
+
+    /// Returns the time, in Unix seconds, up to which records that have expired may be removed.
+    /// `now` is the clock of this server. If it is itself a replica, its master may have extended
+    /// an expiry in time, and that change may still be on its way.
+    pub(super) fn removal_s(&self, now: UnixSeconds) -> u64 {
+        self.databases.iter().map(|sent| sent.source.database.removal_time(now).0).min().unwrap_or(0)
     }
 
     /// Sends all changes that the logs contain now, and before them the checkpoints that the

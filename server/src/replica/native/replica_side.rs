@@ -420,11 +420,13 @@ impl ReplicaSide {
                     if followed.merged_until == u64::MAX {
                         followed.merged_until = end;
                     }
-                    if followed.has_all() {
+                    // The changes before this message have been applied.
+                    if followed.is_complete() {
                         followed.database.note_master_time(UnixSeconds(clock_s));
+                    }
+                    if followed.has_all() {
                         followed.note_source(source).map_err(StreamError::Failed)?;
                     }
-                    // The changes before this message have been applied.
                     if age_us == u64::MAX {
                         followed.fresh_at_us = 0;
                     } else if followed.is_complete() {
@@ -540,6 +542,11 @@ impl FollowedDatabase {
                     }
                     Err(error) => return Err(StreamError::Failed(error)),
                 }
+            }
+            if let LogChange::Mark { time_ms, .. } = entry.change
+                && self.is_first_master(log.database_id)
+            {
+                self.database.note_master_time(UnixSeconds(time_ms / 1000));
             }
             if let LogChange::Epoch(start) = entry.change {
                 self.enter_epoch(start, log.database_id, end.0).map_err(StreamError::Failed)?;

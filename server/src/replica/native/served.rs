@@ -56,7 +56,7 @@ pub(in crate::replica) fn serve(
     };
     stream.send(&out)?;
     if hello.databases.is_empty() {
-        // A promoted server has stated its epoch.
+        // A promoted server has stated its epoch, and has learned the one of this server.
         return Ok(());
     }
     let mut side = match accepted {
@@ -82,8 +82,8 @@ pub(in crate::replica) fn serve(
     let (mut spoke_at, mut heard_at) = (None::<Instant>, Instant::now());
     while stream.is_running() {
         let began_at = Instant::now();
-        let mut times =
-            HeartbeatTimes { time_ms: unix_ms(), clock_s: shared.clock.now().0, age_us: age_us() };
+        let clock_s = side.removal_s(shared.clock.now());
+        let mut times = HeartbeatTimes { time_ms: unix_ms(), clock_s, age_us: age_us() };
         let is_due = side.send_due(&mut |bytes| {
             stream.send(bytes)?;
             stream.receive_within(Duration::ZERO, &mut input)?;

@@ -393,8 +393,6 @@ impl NetworkSimulation {
 
     fn run_master(&mut self, master: usize, connection: &mut SimulatedLink) {
         let node = &self.nodes[master];
-        let clock_s = self.clock.now().0;
-        let times = HeartbeatTimes { time_ms: clock_s * 1000, clock_s, age_us: 0 };
         if !connection.has_greeted {
             let mut frames = FrameDecoder::default();
             frames.push(&connection.to_master[GREETING.len()..]);
@@ -422,6 +420,9 @@ impl NetworkSimulation {
         }
         let to_replica = &mut connection.to_replica;
         if to_replica.len() < NETWORK_MAX {
+            let now = self.clock.now();
+            let clock_s = side.removal_s(now);
+            let times = HeartbeatTimes { time_ms: now.0 * 1000, clock_s, age_us: 0 };
             side.send_due(&mut |bytes| {
                 to_replica.extend_from_slice(bytes);
                 Ok(())
@@ -673,6 +674,56 @@ fn master_cannot_feign_fresh_records() {
     assert_eq!(side.next_event().unwrap(), Some(StreamEvent::Heartbeat));
     let fresh_at = side.databases[0].fresh_at_us;
     assert!((1..=steps).contains(&fresh_at), "{fresh_at}");
+}
+
+/// The second server of a chain once stated its own clock. The third one then removed a record
+/// whose expiry the first one had extended in time, before the second one had received that.
+#[test]
+fn third_server_keeps_a_record_extended_in_time() {
+    let mut simulation = NetworkSimulation::of_shape(&SHAPES[1], fastrand::Rng::with_seed(1));
+    let (key, ttl) = (&b"key"[..], Ttl::Seconds(10));
+    let store = Store { key, value: b"1", ttl, ..Store::default() };
+    execute(&simulation.nodes[0], &Operation::Store(store));
+    simulation.expect_equal(0);
+    let ttl = Ttl::Seconds(1000);
+    execute(&simulation.nodes[0], &Operation::Touch(Touch { key, ttl }));
+    // The second server has no connection meanwhile.
+    simulation.clock.advance(20);
+    let sweep = |simulation: &NetworkSimulation| {
+        let database = &simulation.nodes[2].running().database;
+        database.request_sweep();
+        for _ in 0..100 {
+            database.maintain();
+        }
+    };
+    for _ in 0..3 {
+        simulation.begin_step();
+        simulation.run_link(2, true);
+        sweep(&simulation);
+    }
+    // The second server receives the change, and logs its own time before it.
+    simulation.begin_step();
+    let mut link = simulation.connections[1].take().unwrap();
+    simulation.run_master(0, &mut link);
+    let (end, mut sent) =
+        (simulation.nodes[1].end_of_log(), std::mem::take(&mut link.to_replica).into_iter());
+    while simulation.nodes[1].end_of_log() == end {
+        link.to_replica.push(sent.next().unwrap());
+        assert!(simulation.run_replica(1, &mut link, true));
+    }
+    simulation.run_link(2, true);
+    sweep(&simulation);
+    let now = simulation.clock.now();
+    let [second, third] = [1, 2].map(|at: usize| simulation.nodes[at].running().database.removal_time(now));
+    assert!(third <= second, "{third:?}, {second:?}");
+    let records = simulation.nodes[0].records();
+    assert_eq!(records.len(), 1);
+    assert!(simulation.nodes[2].records() == records);
+    // The third server removes the record once the first one would.
+    simulation.clock.advance(2000);
+    simulation.expect_equal(0);
+    sweep(&simulation);
+    assert_eq!(simulation.nodes[2].running().database.status().records, 0);
 }
 
 /// Simulates with seeds that have shown faults, and with as many further ones as the environment
