@@ -37,6 +37,9 @@ use todana_core::{ContentsToken, Error, ErrorKind, Result};
 /// Entries longer than half of this length are written directly, even if the buffer is longer.
 const LONG_LEN_MAX: usize = 256 << 10;
 
+/// The length of one write that tests whether there is disk space.
+const TRIED_LEN: u64 = 1 << 20;
+
 /// The divisor that yields the length of a segment from the length of the log, within bounds. Small
 /// segments waste little space in a small database; large ones keep the number of open files low in
 /// a large database.
@@ -779,15 +782,21 @@ impl LogAppender<'_> {
     /// Tests whether a change of `len` bytes that was refused would succeed now: writes `len` bytes
     /// and removes them again. The test may create a new segment.
     pub(crate) fn try_room(&mut self, len: u64) -> Result<()> {
-        /// The maximum length of the test write.
-        const TRIED_MAX: u64 = 1 << 20;
         let entry_len = usize::try_from(len.min(OFFSET_MAX)).unwrap_or(0);
         self.prepare(entry_len, entry_len)?;
+        self.check_space(len.min(TRIED_LEN))
+    }
+
+    /// Fails if there is no disk space for `len` more bytes: writes zeros and removes them again.
+    pub(crate) fn check_space(&mut self, len: u64) -> Result<()> {
         self.flush()?;
-        let segment = Arc::clone(&self.active.segment);
-        let zeros = vec![0; len.min(TRIED_MAX) as usize];
-        let outcome = segment.file.write_at(self.active.base, &mut [IoSlice::new(&zeros)]);
-        let outcome = segment.file.set_len(self.active.base).and(outcome);
+        let (segment, base) = (Arc::clone(&self.active.segment), self.active.base);
+        let zeros = vec![0; len.min(TRIED_LEN) as usize];
+        let outcome = (0..len).step_by(TRIED_LEN as usize).try_for_each(|at| {
+            let piece = &zeros[..(len - at).min(TRIED_LEN) as usize];
+            segment.file.write_at(base + at, &mut [IoSlice::new(piece)])
+        });
+        let outcome = segment.file.set_len(base).and(outcome);
         outcome.map_err(|error| write_error(&segment.path, &error))
     }
 

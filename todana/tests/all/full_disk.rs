@@ -286,13 +286,16 @@ struct LimitedHash {
 }
 
 fn open_hash(disk: &CrashDisk) -> LimitedHash {
+    open_hash_with(disk, DiskHashOptions { segment_bytes_min: 16 << 10, ..DiskHashOptions::default() })
+}
+
+fn open_hash_with(disk: &CrashDisk, options: DiskHashOptions) -> LimitedHash {
     let options = DiskHashOptions {
         disk: Arc::new(disk.clone()),
-        segment_bytes_min: 16 << 10,
         buffer_bytes: 4096,
         recent_bytes: 4096,
         reserve_bytes: RESERVE_BYTES,
-        ..DiskHashOptions::default()
+        ..options
     };
     let engine = DiskHash::open(Path::new("/data"), options).unwrap();
     let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
@@ -368,6 +371,34 @@ fn hash_on_full_disk_recovers_by_removals() {
     for number in 0..records {
         assert_eq!(again.has(number), number == 0 || number >= records * 3 / 4, "{number}");
     }
+}
+
+/// Compaction of segments with much garbage once used up the space of the reserve. Then removals
+/// were refused, and the database could not be opened again.
+#[test]
+fn compaction_leaves_the_reserve_to_removals() {
+    let options = DiskHashOptions { segment_bytes_min: 128 << 10, ..DiskHashOptions::default() };
+    let open = |disk: &CrashDisk| open_hash_with(disk, options.clone());
+    let hash = open(&CrashDisk::new());
+    hash.disk.limit(hash.disk.used() + 2_000_000);
+    // Half of each segment is garbage.
+    let records = (0..).find(|number| (0..2).any(|_| hash.set(*number) != "Stored")).unwrap();
+    hash.run_upkeep();
+    for number in 0..records / 2 {
+        assert_eq!(hash.run(delete(&key(number))), "Deleted", "{number}");
+        hash.files().sync().unwrap();
+    }
+    hash.disk.stop();
+    drop(hash.database);
+    hash.disk.come_up(None);
+    let hash = open(&hash.disk);
+    for number in records / 2..records {
+        assert!(hash.has(number));
+        assert_eq!(hash.run(delete(&key(number))), "Deleted", "{number}");
+    }
+    hash.run_upkeep();
+    assert_eq!(hash.files().refused_write_error(), None);
+    assert_eq!(hash.set(0), "Stored");
 }
 
 #[test]
