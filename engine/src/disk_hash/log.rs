@@ -168,6 +168,9 @@ impl RecordLog {
         let number = last_number + 1;
         let limit = segment_limit(bytes, &options);
         let ReserveDisk { disk, reserve } = segment_disk.clone();
+        // The segments on disk contain everything that the ring of the previous opening held. The new
+        // segment may need the space of that ring.
+        recent::remove(&*disk, &directory);
         let segment = create(
             &segment_disk,
             &directory,
@@ -182,20 +185,15 @@ impl RecordLog {
         table.exceeds_memory = bytes > options.memory_bytes;
         let until = LogPosition { number, offset: 0 };
         let base = segment.len();
-        // The segments on disk contain everything that the ring of the previous opening held, so
-        // the ring begins empty.
         let buffer_len = options.buffer_len.max(4096).next_multiple_of(4096);
         // Every entry that is not written directly fits into the ring.
         let recent_len = options.recent_bytes.max(buffer_len as u64);
         // If the disk fails, an access to a mapped page ends the process. Without mappings there is
         // therefore no ring, and each change is written before it counts. There is no ring either
         // if the reserve is spent, because the ring would take space that removals need.
-        let recent = if options.is_mapped && !reserve.is_spent() {
-            RecentWrites::create_shared(&*disk, &directory, recent_len)
-        } else {
-            recent::remove(&*disk, &directory);
-            None
-        };
+        let recent = (options.is_mapped && !reserve.is_spent())
+            .then(|| RecentWrites::create_shared(&*disk, &directory, recent_len))
+            .flatten();
         let active = ActiveSegment {
             segment,
             buffer: Vec::new(),

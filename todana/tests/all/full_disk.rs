@@ -18,6 +18,7 @@ use todana::checkpoint::CheckpointOptions;
 use todana::update_log::{DurabilityHealth, LogOptions, SyncPolicy};
 use todana::{DataOptions, Database, ManualClock};
 use todana_core::{Delete, DurableEngine, Get, Operation, Reply, Store, Touch, Ttl, UnixSeconds};
+use todana_engine::disk::Disk;
 use todana_engine::reserve::RESERVE;
 use todana_engine::{DiskHash, DiskHashOptions};
 
@@ -399,6 +400,21 @@ fn compaction_leaves_the_reserve_to_removals() {
     hash.run_upkeep();
     assert_eq!(hash.files().refused_write_error(), None);
     assert_eq!(hash.set(0), "Stored");
+}
+
+/// The ring of a killed process once took the space that the first segment of an opening needs.
+#[test]
+fn hash_opens_in_the_space_of_the_ring() {
+    let hash = open_hash(&CrashDisk::new());
+    (0..50).for_each(|number| assert_eq!(hash.set(number), "Stored"));
+    hash.files().sync().unwrap();
+    let disk = CrashDisk::with(hash.disk.state());
+    disk.remove(&Path::new("/data").join(RESERVE)).unwrap();
+    disk.limit(disk.used());
+    let hash = open_hash(&disk);
+    assert!((0..50).all(|number| hash.has(number)));
+    assert_eq!(hash.run(delete(&key(0))), "Deleted");
+    hash.files().sync().unwrap();
 }
 
 #[test]
