@@ -12,7 +12,7 @@ use kept::{CrashDiskDatabase, open, open_with};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
 use todana::update_log::{DurabilityHealth, LogOptions, SyncPolicy};
@@ -415,6 +415,30 @@ fn hash_opens_in_the_space_of_the_ring() {
     assert!((0..50).all(|number| hash.has(number)));
     assert_eq!(hash.run(delete(&key(0))), "Deleted");
     hash.files().sync().unwrap();
+}
+
+/// The file of an incomplete index once stayed, and each tick tried to write it again.
+#[test]
+fn index_without_disk_space_is_put_off() {
+    let hash =
+        open_hash_with(&CrashDisk::new(), DiskHashOptions { checkpoint_bytes: 1, ..Default::default() });
+    (0..1000).for_each(|number| assert_eq!(hash.set(number), "Stored"));
+    hash.files().sync().unwrap();
+    let used = hash.disk.used();
+    hash.disk.limit(used + 4096);
+    let begun = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&begun);
+    hash.disk.fault(move |op| {
+        let is_index = matches!(op, Op::Create { path } if path.ends_with("index.partial"));
+        count.fetch_add(usize::from(is_index), Ordering::SeqCst);
+        Ok(())
+    });
+    hash.run_upkeep();
+    assert_eq!((begun.load(Ordering::SeqCst), hash.disk.used()), (1, used));
+    // While the disk is full, not even the close writes an index.
+    hash.fill();
+    hash.files().close().unwrap();
+    assert_eq!(begun.load(Ordering::SeqCst), 1);
 }
 
 #[test]
