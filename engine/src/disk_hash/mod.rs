@@ -752,6 +752,8 @@ impl Engine for DiskHash {
         status.index.buckets = (SHARDS * PAGES) as u64;
         status.index = IndexStatus { is_growing: false, ..status.index };
         status.committed_bytes = status.index.bytes + self.log.cache.bytes() + self.log.buffer_bytes();
+        let blocks = |segment: &Arc<Segment>| size_of_val(&*segment.blocks) as u64;
+        status.committed_bytes += self.log.table().0.slots.iter().flatten().map(blocks).sum::<u64>();
         status.committed_bytes += self.dictionaries.bytes();
         status
     }

@@ -168,7 +168,7 @@ pub(crate) struct Segment {
     /// True if the file has been removed.
     pub(crate) is_removed: AtomicBool,
     /// For each block of the segment, the index of the frame of the cache that last held it, plus
-    /// 1.
+    /// 1. Empty if the segment is mapped.
     pub(crate) blocks: Box<[AtomicU32]>,
 }
 
@@ -184,6 +184,8 @@ impl Segment {
         is_mapped: bool,
     ) -> Segment {
         let map = if is_mapped { file.map(capacity) } else { None };
+        // A mapped segment is not cached.
+        let blocks = if map.is_some() { 0 } else { capacity.min(OFFSET_MAX).div_ceil(BLOCK_LEN) };
         static SEGMENTS: AtomicU64 = AtomicU64::new(0);
         Segment {
             id: SEGMENTS.fetch_add(1, Ordering::Relaxed),
@@ -203,7 +205,7 @@ impl Segment {
             // The counts of an earlier opening may be estimates.
             is_live_estimated: AtomicBool::new(true),
             is_removed: AtomicBool::new(false),
-            blocks: (0..capacity.min(OFFSET_MAX).div_ceil(BLOCK_LEN)).map(|_| AtomicU32::new(0)).collect(),
+            blocks: (0..blocks).map(|_| AtomicU32::new(0)).collect(),
         }
     }
 
@@ -357,5 +359,25 @@ impl SegmentTable {
 
     pub(crate) fn take(&mut self, slot: u32) {
         self.slots[slot as usize] = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::disk_hash::{DiskHash, DiskHashOptions};
+    use todana_core::Engine;
+
+    #[test]
+    fn only_segments_without_mapping_note_cached_blocks() {
+        for is_mapped in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let options = DiskHashOptions { is_mapped, ..DiskHashOptions::default() };
+            let hash = DiskHash::open(folder.path(), options).unwrap();
+            let segment = hash.log.table().0.by_age().pop().unwrap();
+            assert_eq!(segment.blocks.is_empty(), segment.is_mapped());
+            let status = hash.status();
+            let other = status.index.bytes + hash.log.cache.bytes() + hash.log.buffer_bytes();
+            assert_eq!(status.committed_bytes - other, 4 * segment.blocks.len() as u64);
+        }
     }
 }
