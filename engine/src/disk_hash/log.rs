@@ -31,7 +31,7 @@ use parking_lot::{RwLock, RwLockWriteGuard};
 use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use todana_core::{ContentsToken, Error, ErrorKind, Result};
 
 /// Entries longer than half of this length are written directly, even if the buffer is longer.
@@ -103,6 +103,8 @@ pub(crate) struct RecordLog {
     table: Mutex<Arc<SegmentTable>>,
     /// The number of changes of the table so far.
     version: AtomicU64,
+    /// The value of `SegmentTable::is_crowded` for the current table.
+    pub(super) is_crowded: AtomicBool,
     synced: Mutex<SyncState>,
     wake: Condvar,
     /// The total length of all live segments.
@@ -226,6 +228,7 @@ impl RecordLog {
             dropped_bytes: AtomicU64::new(0),
             appended: AtomicU64::new(options.replayed),
             active: RwLock::new(active),
+            is_crowded: AtomicBool::new(table.is_crowded()),
             table: Mutex::new(Arc::new(table)),
             version: AtomicU64::new(1),
             synced: Mutex::new(SyncState { until, is_busy: false, fatal_error: None }),
@@ -956,6 +959,7 @@ impl LogAppender<'_> {
         let mut table = SegmentTable::clone(&shared);
         table.put(Arc::clone(&segment));
         table.exceeds_memory = log.exceeds_memory();
+        log.is_crowded.store(table.is_crowded(), Ordering::Relaxed);
         *shared = Arc::new(table);
         log.version.fetch_add(1, Ordering::Release);
         drop(shared);
@@ -981,6 +985,7 @@ impl LogAppender<'_> {
         let mut shared = log.table.lock();
         let mut table = SegmentTable::clone(&shared);
         table.take(segment.slot);
+        log.is_crowded.store(table.is_crowded(), Ordering::Relaxed);
         *shared = Arc::new(table);
         log.version.fetch_add(1, Ordering::Release);
         log.bytes.fetch_sub(segment.len(), Ordering::Relaxed);

@@ -14,6 +14,9 @@ pub(crate) const HEADER_LEN: usize = 64;
 pub(crate) const VERSION: u32 = 1;
 /// The maximum number of live segments.
 pub(crate) const SEGMENTS_MAX: usize = 1 << SLOT_BITS;
+/// The number of slots that are kept free for compaction, removals and openings. Each of these may
+/// need a new segment before it can drop another.
+const SLOTS_KEPT: usize = 64;
 /// Entries begin before this offset.
 pub(crate) const OFFSET_MAX: u64 = 8 << super::page::UNIT_BITS;
 /// The unit in which segments are cached.
@@ -347,6 +350,11 @@ impl SegmentTable {
             Some(slot) => Some(slot as u32),
             None => (self.slots.len() < SEGMENTS_MAX).then_some(self.slots.len() as u32),
         }
+    }
+
+    /// Returns true if the remaining slots are kept for compaction, removals and openings.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.slots.iter().flatten().count() >= SEGMENTS_MAX - SLOTS_KEPT
     }
 
     pub(crate) fn put(&mut self, segment: Arc<Segment>) {
