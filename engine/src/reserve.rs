@@ -57,6 +57,11 @@ impl Reserve {
         self.is_spent.load(Ordering::Acquire)
     }
 
+    /// Returns true if a reserve of `len` bytes is spent, or could only be held in part.
+    pub(crate) fn is_reduced(&self, len: u64) -> bool {
+        self.is_spent() || (1..len).contains(&self.len())
+    }
+
     /// Creates the file with `len` bytes, or with at least an eighth of that, unless the file
     /// exists. Returns false if there is no space for the file. If the file cannot be created for
     /// another reason, there is no reserve, and no write is refused because of that. With a length
@@ -79,7 +84,9 @@ impl Reserve {
         outcome.is_some()
     }
 
-    fn len(&self) -> u64 {
+    /// Returns the length of the file, or the length that it had when the space was given up.
+    /// Returns 0 if the file could not be created.
+    pub(crate) fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
     }
 

@@ -128,7 +128,7 @@ impl DiskHash {
         }
 
         if plan.iter().any(|change| change.expiry.is_some()) {
-            self.refuse_if_disk_full(total + 16)?;
+            self.refuse_if_full(total + 16)?;
         }
         let mut appender = self.log.lock();
         let prepared = appender.prepare(total + 16, longest);

@@ -45,6 +45,9 @@ const SLOTS_MAX: usize = 64 << 10;
 const SMALL_MAX: usize = 8;
 /// The number of compacted segments that share one sync before they are removed.
 const DRAINED_MAX: usize = 2;
+/// While disk space is short, the live entries of a target take at most the reserve divided by this
+/// number. The remainder is left to removals and to the next opening.
+const RESERVE_SHARE: u64 = 4;
 /// The smallest share of garbage that makes compaction worthwhile.
 const GARBAGE_SHARE_MIN: f64 = 0.05;
 
@@ -100,6 +103,8 @@ enum CompactionMethod {
 struct CompactionTarget {
     segment: Arc<Segment>,
     method: CompactionMethod,
+    /// True if the copies need little space, so that they are made even if disk space is short.
+    is_small: bool,
 }
 
 #[derive(Default)]
@@ -164,10 +169,23 @@ impl DiskHash {
             self.log.flush()?;
         }
         maintenance.seen = appended;
+        let is_short = self.is_space_short();
+        if is_short {
+            // A target that was chosen before could take the space that removals need.
+            maintenance.target.take_if(|target| !target.is_small);
+            // The space of a compacted segment is freed before more is used. A copy of the database
+            // in progress may prevent that.
+            self.remove_drained(maintenance)?;
+            // There may be space again for the part of the reserve that could not be held.
+            if !self.log.reserve.is_spent() && maintenance.steps.is_multiple_of(FLUSH_STEPS) {
+                self.log.reserve.hold(self.log.reserve_bytes);
+            }
+        }
         // Choosing a target reads all shards. It is done only after enough writes to have created a
         // target.
         let is_due = self.log.appended() >= maintenance.choose_at || self.log.reserve.is_spent();
-        if maintenance.target.is_none() && is_due {
+        let may_choose = !is_short || maintenance.drained.is_empty();
+        if maintenance.target.is_none() && is_due && may_choose {
             maintenance.target = self.choose_target();
             if maintenance.target.is_none() {
                 maintenance.choose_at = self.log.appended() + self.log.slack() / 16;
@@ -186,6 +204,11 @@ impl DiskHash {
         // The index must be written now and then, even if there is always a segment to compact.
         self.index_step(maintenance)?;
         Ok(true)
+    }
+
+    /// Returns true while the disk is full, or was recently so full that the reserve is incomplete.
+    fn is_space_short(&self) -> bool {
+        self.log.reserve.is_reduced(self.log.reserve_bytes)
     }
 
     /// Returns true if a segment still counts live bytes although all live entries that were found
@@ -242,11 +265,14 @@ impl DiskHash {
             return Some(self.target(oldest, &segments, &live));
         }
         let (total, live_total) = (self.log.bytes(), live.iter().sum::<u64>());
-        // On a full disk any gain is worthwhile.
-        let is_full = self.log.reserve.is_spent();
-        if !is_full && total as f64 <= live_total as f64 * self.space_factor + self.log.slack() as f64 {
+        // Any gain is worthwhile if disk space is short, but it must need little space.
+        let is_short = self.is_space_short();
+        if !is_short && total as f64 <= live_total as f64 * self.space_factor + self.log.slack() as f64 {
             return self.choose_small_segment(&segments, &live);
         }
+        let reserve = &self.log.reserve;
+        let reserve_len = if reserve.is_spent() { self.log.reserve_bytes } else { reserve.len() };
+        let kept_max = if is_short { reserve_len / RESERVE_SHARE } else { u64::MAX };
         let (mut best, mut best_share) = (None, GARBAGE_SHARE_MIN);
         let (mut removes_total, mut oldest) = (0, None);
         for (age, segment) in segments.iter().enumerate() {
@@ -263,6 +289,9 @@ impl DiskHash {
                 continue;
             }
             let kept = counts(segment) + if age == 0 { 0 } else { remove_bytes };
+            if kept > kept_max {
+                continue;
+            }
             let share = 1.0 - (kept as f64 / segment.len() as f64).min(1.0);
             if share > best_share {
                 (best, best_share) = (Some(segment), share);
@@ -274,7 +303,13 @@ impl DiskHash {
             // the oldest.
             best = oldest.or(best);
         }
-        Some(self.target(best?, &segments, &live))
+        let best = best?;
+        if is_short {
+            // Compaction must leave as much space as it takes.
+            let kept = counts(best) + best.remove_bytes.load(Ordering::Relaxed);
+            self.log.lock().check_space(kept.saturating_mul(2)).ok()?;
+        }
+        Some(CompactionTarget { is_small: is_short, ..self.target(best, &segments, &live) })
     }
 
     /// Chooses the oldest of the small segments if there are many. Each opening begins a segment,
@@ -311,7 +346,7 @@ impl DiskHash {
         } else {
             CompactionMethod::ScanIndex { read: 0, copy: Vec::new(), page: 0 }
         };
-        CompactionTarget { segment, method }
+        CompactionTarget { segment, method, is_small: counts == 0 && !are_removes_live }
     }
 
     /// Copies some of the live entries of a segment. Returns false when all of them are copied.
@@ -546,7 +581,7 @@ mod tests {
         }
         let segment = hash.log.table().0.by_age().swap_remove(0);
         let method = CompactionMethod::ScanIndex { read: segment.len(), copy: Vec::new(), page: 0 };
-        let mut target = CompactionTarget { segment, method };
+        let mut target = CompactionTarget { segment, method, is_small: false };
         let mut steps = 1;
         while hash.compact(&mut target).unwrap() {
             steps += 1;

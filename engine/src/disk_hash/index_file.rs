@@ -60,10 +60,25 @@ impl IndexWriter {
 
 impl DiskHash {
     /// Continues the checkpoint of the index, or begins one if it is due. Returns true if there is
-    /// more to do.
+    /// more to do. After a failure the next checkpoint waits for the usual amount of writing.
     pub(super) fn index_step(&self, maintenance: &mut MaintenanceState) -> Result<bool> {
+        let is_full = self.log.reserve.is_spent();
+        if is_full && maintenance.index.is_none() {
+            return Ok(false);
+        }
+        let outcome = if is_full { Ok(false) } else { self.write_index_step(maintenance) };
+        if is_full || outcome.is_err() {
+            // An incomplete file must not take space that the log needs.
+            maintenance.index = None;
+            maintenance.indexed_bytes = self.log.appended();
+            self.remove_partial_index();
+        }
+        outcome
+    }
+
+    fn write_index_step(&self, maintenance: &mut MaintenanceState) -> Result<bool> {
         let Some(mut writer) = maintenance.index.take() else {
-            let since = self.log.appended() - maintenance.indexed_bytes;
+            let since = self.log.appended().saturating_sub(maintenance.indexed_bytes);
             if since < self.checkpoint_bytes {
                 return Ok(false);
             }
@@ -80,27 +95,38 @@ impl DiskHash {
             return Ok(true);
         }
         let appended = writer.appended;
-        // After a failure the next checkpoint waits for the usual amount of writing.
-        maintenance.indexed_bytes = appended;
         self.finish_index(writer)?;
+        maintenance.indexed_bytes = appended;
         Ok(false)
     }
 
-    /// Syncs the log and writes the complete index.
+    /// Syncs the log and writes the complete index. If the disk is full, the next opening needs the
+    /// space more than the index, so only the log is synced.
     pub(super) fn write_index(&self) -> Result<()> {
         self.log.sync()?;
         let mut maintenance = self.maintenance.lock();
         maintenance.index = None;
-        let mut writer = self.begin_index()?;
-        while writer.next < SHARDS {
-            self.write_part(&mut writer)?;
+        if self.log.reserve.is_spent() {
+            self.remove_partial_index();
+            return Ok(());
         }
-        self.finish_index(writer)
+        let write = || {
+            let mut writer = self.begin_index()?;
+            while writer.next < SHARDS {
+                self.write_part(&mut writer)?;
+            }
+            self.finish_index(writer)
+        };
+        write().inspect_err(|_| self.remove_partial_index())
+    }
+
+    fn remove_partial_index(&self) {
+        let _ = self.log.disk.remove(&self.log.directory.join(PARTIAL));
     }
 
     fn begin_index(&self) -> Result<IndexWriter> {
         let path = self.log.directory.join(PARTIAL);
-        let _ = self.log.disk.remove(&path);
+        self.remove_partial_index();
         let file = self.log.disk.create(&path).map_err(|error| write_error(&path, &error))?;
         let header = FileHeader {
             identity: self.log.opening.identity,

@@ -31,11 +31,14 @@ use parking_lot::{RwLock, RwLockWriteGuard};
 use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use todana_core::{ContentsToken, Error, ErrorKind, Result};
 
 /// Entries longer than half of this length are written directly, even if the buffer is longer.
 const LONG_LEN_MAX: usize = 256 << 10;
+
+/// The length of one write that tests whether there is disk space.
+const TRIED_LEN: u64 = 1 << 20;
 
 /// The divisor that yields the length of a segment from the length of the log, within bounds. Small
 /// segments waste little space in a small database; large ones keep the number of open files low in
@@ -100,6 +103,8 @@ pub(crate) struct RecordLog {
     table: Mutex<Arc<SegmentTable>>,
     /// The number of changes of the table so far.
     version: AtomicU64,
+    /// The value of `SegmentTable::is_crowded` for the current table.
+    pub(super) is_crowded: AtomicBool,
     synced: Mutex<SyncState>,
     wake: Condvar,
     /// The total length of all live segments.
@@ -165,6 +170,9 @@ impl RecordLog {
         let number = last_number + 1;
         let limit = segment_limit(bytes, &options);
         let ReserveDisk { disk, reserve } = segment_disk.clone();
+        // The segments on disk contain everything that the ring of the previous opening held. The new
+        // segment may need the space of that ring.
+        recent::remove(&*disk, &directory);
         let segment = create(
             &segment_disk,
             &directory,
@@ -179,20 +187,15 @@ impl RecordLog {
         table.exceeds_memory = bytes > options.memory_bytes;
         let until = LogPosition { number, offset: 0 };
         let base = segment.len();
-        // The segments on disk contain everything that the ring of the previous opening held, so
-        // the ring begins empty.
         let buffer_len = options.buffer_len.max(4096).next_multiple_of(4096);
         // Every entry that is not written directly fits into the ring.
         let recent_len = options.recent_bytes.max(buffer_len as u64);
         // If the disk fails, an access to a mapped page ends the process. Without mappings there is
         // therefore no ring, and each change is written before it counts. There is no ring either
         // if the reserve is spent, because the ring would take space that removals need.
-        let recent = if options.is_mapped && !reserve.is_spent() {
-            RecentWrites::create_shared(&*disk, &directory, recent_len)
-        } else {
-            recent::remove(&*disk, &directory);
-            None
-        };
+        let recent = (options.is_mapped && !reserve.is_spent())
+            .then(|| RecentWrites::create_shared(&*disk, &directory, recent_len))
+            .flatten();
         let active = ActiveSegment {
             segment,
             buffer: Vec::new(),
@@ -225,6 +228,7 @@ impl RecordLog {
             dropped_bytes: AtomicU64::new(0),
             appended: AtomicU64::new(options.replayed),
             active: RwLock::new(active),
+            is_crowded: AtomicBool::new(table.is_crowded()),
             table: Mutex::new(Arc::new(table)),
             version: AtomicU64::new(1),
             synced: Mutex::new(SyncState { until, is_busy: false, fatal_error: None }),
@@ -779,15 +783,21 @@ impl LogAppender<'_> {
     /// Tests whether a change of `len` bytes that was refused would succeed now: writes `len` bytes
     /// and removes them again. The test may create a new segment.
     pub(crate) fn try_room(&mut self, len: u64) -> Result<()> {
-        /// The maximum length of the test write.
-        const TRIED_MAX: u64 = 1 << 20;
         let entry_len = usize::try_from(len.min(OFFSET_MAX)).unwrap_or(0);
         self.prepare(entry_len, entry_len)?;
+        self.check_space(len.min(TRIED_LEN))
+    }
+
+    /// Fails if there is no disk space for `len` more bytes: writes zeros and removes them again.
+    pub(crate) fn check_space(&mut self, len: u64) -> Result<()> {
         self.flush()?;
-        let segment = Arc::clone(&self.active.segment);
-        let zeros = vec![0; len.min(TRIED_MAX) as usize];
-        let outcome = segment.file.write_at(self.active.base, &mut [IoSlice::new(&zeros)]);
-        let outcome = segment.file.set_len(self.active.base).and(outcome);
+        let (segment, base) = (Arc::clone(&self.active.segment), self.active.base);
+        let zeros = vec![0; len.min(TRIED_LEN) as usize];
+        let outcome = (0..len).step_by(TRIED_LEN as usize).try_for_each(|at| {
+            let piece = &zeros[..(len - at).min(TRIED_LEN) as usize];
+            segment.file.write_at(base + at, &mut [IoSlice::new(piece)])
+        });
+        let outcome = segment.file.set_len(base).and(outcome);
         outcome.map_err(|error| write_error(&segment.path, &error))
     }
 
@@ -949,6 +959,7 @@ impl LogAppender<'_> {
         let mut table = SegmentTable::clone(&shared);
         table.put(Arc::clone(&segment));
         table.exceeds_memory = log.exceeds_memory();
+        log.is_crowded.store(table.is_crowded(), Ordering::Relaxed);
         *shared = Arc::new(table);
         log.version.fetch_add(1, Ordering::Release);
         drop(shared);
@@ -974,6 +985,7 @@ impl LogAppender<'_> {
         let mut shared = log.table.lock();
         let mut table = SegmentTable::clone(&shared);
         table.take(segment.slot);
+        log.is_crowded.store(table.is_crowded(), Ordering::Relaxed);
         *shared = Arc::new(table);
         log.version.fetch_add(1, Ordering::Release);
         log.bytes.fetch_sub(segment.len(), Ordering::Relaxed);

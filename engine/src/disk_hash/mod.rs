@@ -370,7 +370,7 @@ impl DiskHash {
     /// value is shared, `new` ends after the key and `value` follows.
     fn append_put(&self, new: &[u8], value: Option<&[u8]>, expiry: Expiry) -> Result<AppendedEntry> {
         let len = entry::padded(new.len() + value.map_or(0, <[u8]>::len));
-        self.refuse_if_disk_full(len)?;
+        self.refuse_if_full(len)?;
         let mut appender = self.log.lock();
         let appended = appender.prepare(len, len).and_then(|()| match value {
             None if !appender.is_long(len) => {
@@ -415,7 +415,7 @@ impl DiskHash {
         entry: &mut [u8],
         old: Option<(usize, usize)>,
     ) -> Result<()> {
-        self.refuse_if_disk_full(entry.len())?;
+        self.refuse_if_full(entry.len())?;
         let mut appender = self.log.lock();
         let appended =
             appender.prepare(entry.len(), entry.len()).and_then(|()| match appender.is_long(entry.len()) {
@@ -752,6 +752,8 @@ impl Engine for DiskHash {
         status.index.buckets = (SHARDS * PAGES) as u64;
         status.index = IndexStatus { is_growing: false, ..status.index };
         status.committed_bytes = status.index.bytes + self.log.cache.bytes() + self.log.buffer_bytes();
+        let blocks = |segment: &Arc<Segment>| size_of_val(&*segment.blocks) as u64;
+        status.committed_bytes += self.log.table().0.slots.iter().flatten().map(blocks).sum::<u64>();
         status.committed_bytes += self.dictionaries.bytes();
         status
     }

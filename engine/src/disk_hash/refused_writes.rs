@@ -38,22 +38,32 @@ impl RefusedWrites {
 }
 
 impl DiskHash {
-    /// Fails while the disk is full, and notes a refused change of `len` bytes. While the disk is
-    /// full, only removals are accepted.
+    /// Fails while the database is full, and notes a refused change of `len` bytes. While the
+    /// database is full, only removals are accepted.
     #[inline]
-    pub(super) fn refuse_if_disk_full(&self, len: usize) -> Result<()> {
-        if self.log.reserve.is_spent() {
-            let error = self.spent();
+    pub(super) fn refuse_if_full(&self, len: usize) -> Result<()> {
+        if self.is_full() {
+            let error = self.full_error();
             self.log.refused_writes.note(&error, len);
             return Err(error);
         }
         Ok(())
     }
 
+    /// Returns true if there is no disk space, or no slot for another segment of records.
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.log.reserve.is_spent() || self.log.is_crowded.load(Ordering::Relaxed)
+    }
+
     #[cold]
-    fn spent(&self) -> Error {
+    fn full_error(&self) -> Error {
+        let what = match self.log.reserve.is_spent() {
+            true => "the disk is full",
+            false => "the maximum number of segments is reached",
+        };
         let message = format!(
-            "{}: cannot write to it: the disk is full; only removals are accepted",
+            "{}: cannot write to it: {what}; only removals are accepted",
             self.log.directory.display()
         );
         Error::refused_write(ErrorKind::Full, message)
@@ -61,8 +71,8 @@ impl DiskHash {
 
     /// Returns the reason why the files do not accept every change.
     pub(super) fn refusal_reason(&self) -> Option<Error> {
-        if self.log.reserve.is_spent() {
-            return Some(self.spent());
+        if self.is_full() {
+            return Some(self.full_error());
         }
         let refused_writes = &self.log.refused_writes;
         if !refused_writes.are_there.load(Ordering::Acquire) {
@@ -77,8 +87,11 @@ impl DiskHash {
         if self.log.reserve.is_spent() {
             let tries = refused_writes.tries.fetch_add(1, Ordering::Relaxed) + 1;
             if !tries.is_multiple_of(TRIES_APART) || !self.log.reserve.hold(self.log.reserve_bytes) {
-                return Err(self.spent());
+                return Err(self.full_error());
             }
+        }
+        if self.is_full() {
+            return Err(self.full_error());
         }
         let len = refused_writes.first.lock().as_ref().map(|refused| refused.len);
         let Some(len) = len else { return Ok(()) };
@@ -89,5 +102,63 @@ impl DiskHash {
             refused_writes.are_there.store(false, Ordering::Release);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk_hash::DiskHashOptions;
+    use crate::disk_hash::segment::{SEGMENTS_MAX, SegmentTable};
+    use todana_core::{Action, Attributes, DurableEngine, Engine, Record, Visitor};
+
+    struct Set;
+
+    impl Visitor for Set {
+        fn visit<'a>(&'a mut self, _old: Option<Record<'a>>) -> Action<'a> {
+            Action::Put(Record::new(b"value", Attributes::default()))
+        }
+    }
+
+    struct Remove;
+
+    impl Visitor for Remove {
+        fn visit<'a>(&'a mut self, _old: Option<Record<'a>>) -> Action<'a> {
+            Action::Remove
+        }
+    }
+
+    #[test]
+    fn table_is_crowded_before_its_last_slot() {
+        let folder = tempfile::tempdir().unwrap();
+        let hash = DiskHash::open(folder.path(), DiskHashOptions::default()).unwrap();
+        let mut table = SegmentTable::clone(&hash.log.table().0);
+        assert_eq!(table.slots.len(), 1);
+        table.slots.resize(SEGMENTS_MAX - 65, table.slots[0].clone());
+        assert!(!table.is_crowded());
+        table.slots.resize(SEGMENTS_MAX - 64, table.slots[0].clone());
+        assert!(table.is_crowded());
+    }
+
+    /// With all slots in use, compaction could not drop any segment, and no opening succeeded.
+    #[test]
+    fn last_slots_are_kept_for_removals() {
+        let folder = tempfile::tempdir().unwrap();
+        let hash = DiskHash::open(folder.path(), DiskHashOptions::default()).unwrap();
+        hash.visit(b"crane", &mut Set).unwrap();
+        hash.log.is_crowded.store(true, Ordering::Relaxed);
+        let error = hash.visit(b"heron", &mut Set).unwrap_err();
+        assert!(
+            error.to_string().contains("maximum number of segments is reached; only removals"),
+            "{error}"
+        );
+        assert_eq!(hash.refused_write_error().unwrap().to_string(), error.to_string());
+        assert!(hash.retry_refused().is_err());
+        hash.visit(b"crane", &mut Remove).unwrap();
+        // Each change of the table of segments counts them again.
+        hash.log.lock().begin_segment(0).unwrap();
+        hash.visit(b"heron", &mut Set).unwrap();
+        hash.retry_refused().unwrap();
+        assert_eq!(hash.refused_write_error(), None);
     }
 }

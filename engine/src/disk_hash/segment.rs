@@ -14,6 +14,9 @@ pub(crate) const HEADER_LEN: usize = 64;
 pub(crate) const VERSION: u32 = 1;
 /// The maximum number of live segments.
 pub(crate) const SEGMENTS_MAX: usize = 1 << SLOT_BITS;
+/// The number of slots that are kept free for compaction, removals and openings. Each of these may
+/// need a new segment before it can drop another.
+const SLOTS_KEPT: usize = 64;
 /// Entries begin before this offset.
 pub(crate) const OFFSET_MAX: u64 = 8 << super::page::UNIT_BITS;
 /// The unit in which segments are cached.
@@ -168,7 +171,7 @@ pub(crate) struct Segment {
     /// True if the file has been removed.
     pub(crate) is_removed: AtomicBool,
     /// For each block of the segment, the index of the frame of the cache that last held it, plus
-    /// 1.
+    /// 1. Empty if the segment is mapped.
     pub(crate) blocks: Box<[AtomicU32]>,
 }
 
@@ -184,6 +187,8 @@ impl Segment {
         is_mapped: bool,
     ) -> Segment {
         let map = if is_mapped { file.map(capacity) } else { None };
+        // A mapped segment is not cached.
+        let blocks = if map.is_some() { 0 } else { capacity.min(OFFSET_MAX).div_ceil(BLOCK_LEN) };
         static SEGMENTS: AtomicU64 = AtomicU64::new(0);
         Segment {
             id: SEGMENTS.fetch_add(1, Ordering::Relaxed),
@@ -203,7 +208,7 @@ impl Segment {
             // The counts of an earlier opening may be estimates.
             is_live_estimated: AtomicBool::new(true),
             is_removed: AtomicBool::new(false),
-            blocks: (0..capacity.min(OFFSET_MAX).div_ceil(BLOCK_LEN)).map(|_| AtomicU32::new(0)).collect(),
+            blocks: (0..blocks).map(|_| AtomicU32::new(0)).collect(),
         }
     }
 
@@ -347,6 +352,11 @@ impl SegmentTable {
         }
     }
 
+    /// Returns true if the remaining slots are kept for compaction, removals and openings.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.slots.iter().flatten().count() >= SEGMENTS_MAX - SLOTS_KEPT
+    }
+
     pub(crate) fn put(&mut self, segment: Arc<Segment>) {
         let slot = segment.slot as usize;
         if self.slots.len() <= slot {
@@ -357,5 +367,25 @@ impl SegmentTable {
 
     pub(crate) fn take(&mut self, slot: u32) {
         self.slots[slot as usize] = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::disk_hash::{DiskHash, DiskHashOptions};
+    use todana_core::Engine;
+
+    #[test]
+    fn only_segments_without_mapping_note_cached_blocks() {
+        for is_mapped in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let options = DiskHashOptions { is_mapped, ..DiskHashOptions::default() };
+            let hash = DiskHash::open(folder.path(), options).unwrap();
+            let segment = hash.log.table().0.by_age().pop().unwrap();
+            assert_eq!(segment.blocks.is_empty(), segment.is_mapped());
+            let status = hash.status();
+            let other = status.index.bytes + hash.log.cache.bytes() + hash.log.buffer_bytes();
+            assert_eq!(status.committed_bytes - other, 4 * segment.blocks.len() as u64);
+        }
     }
 }

@@ -50,9 +50,7 @@ impl SweepableEngine for DiskHash {
             if may_skip && !is_over(Expiry::At(UnixSeconds(earliest_expiry))) {
                 continue;
             }
-            let limit = segment.flushed.load(Ordering::Acquire);
-            let end = self.sweep_segment(&segment, offset, limit, records_max, is_over, &mut swept)?;
-            if end < limit {
+            if let Some(end) = self.sweep_segment(&segment, offset, records_max, is_over, &mut swept)? {
                 swept.next = place(segment.number, end);
                 return Ok(swept);
             }
@@ -62,15 +60,19 @@ impl SweepableEngine for DiskHash {
 }
 
 impl DiskHash {
+    /// Returns the offset of the rest of the segment, or `None` if all of it was read.
     fn sweep_segment(
         &self,
         segment: &Arc<Segment>,
         from: u64,
-        limit: u64,
         records_max: usize,
         is_over: &mut dyn FnMut(Expiry) -> bool,
         swept: &mut SweepProgress,
-    ) -> Result<u64> {
+    ) -> Result<Option<u64>> {
+        // In this order, `limit` is the end of a sealed segment. A segment may be sealed while it
+        // is read, and entries after `limit` are not read.
+        let is_sealed = segment.is_sealed.load(Ordering::Acquire);
+        let limit = segment.flushed.load(Ordering::Acquire);
         // This is the earliest expiry of the records that remain in the segment.
         let mut earliest_expiry = u64::MAX;
         let start = from.max(HEADER_LEN as u64);
@@ -104,14 +106,13 @@ impl DiskHash {
         })?;
         if end < limit && !stopped {
             // The remainder is unreadable, so continue with the other segments.
-            return Ok(limit);
+            return Ok(None);
         }
-        // The earliest expiry is exact only if the complete segment was read in one call and does
-        // not grow.
-        if end == limit && start == HEADER_LEN as u64 && segment.is_sealed.load(Ordering::Acquire) {
+        // The earliest expiry is exact only if the complete segment was read in one call.
+        if end == limit && start == HEADER_LEN as u64 && is_sealed {
             segment.earliest_expiry.store(earliest_expiry, Ordering::Relaxed);
         }
-        Ok(end)
+        Ok((end < limit).then_some(end))
     }
 }
 
@@ -159,11 +160,31 @@ mod tests {
         dropped.flushed.store(limit, Ordering::Release);
 
         let mut swept = SweepProgress::default();
-        new.sweep_segment(&Arc::new(dropped), 0, limit, 100, &mut |_| true, &mut swept).unwrap();
+        new.sweep_segment(&Arc::new(dropped), 0, 100, &mut |_| true, &mut swept).unwrap();
         assert_eq!((swept.seen, swept.removed), (1, 0));
         assert!(new.view(b"crane", &mut |_| ()).unwrap());
         // The same entry, in the live segment, is removed.
-        old.sweep_segment(&segment, 0, limit, 100, &mut |_| true, &mut swept).unwrap();
+        old.sweep_segment(&segment, 0, 100, &mut |_| true, &mut swept).unwrap();
         assert_eq!(swept.removed, 1);
+    }
+
+    /// The earliest expiry was once raised over records that were appended, before the segment was
+    /// sealed, while the segment was read. They were never swept then.
+    #[test]
+    fn record_appended_during_sweep_keeps_its_expiry() {
+        let folder = tempfile::tempdir().unwrap();
+        let (hash, segment) = hash(folder.path(), Expiry::At(UnixSeconds(900)));
+        let busy = shard_of(hash.hash(b"crane"));
+        let key = (0u32..).map(u32::to_be_bytes).find(|key| shard_of(hash.hash(key)) != busy).unwrap();
+        let mut is_over = |_| {
+            // The sweep holds only the shard of the record that it has read.
+            hash.visit(&key, &mut Set(Expiry::At(UnixSeconds(60)))).unwrap();
+            hash.log.lock().begin_segment(0).unwrap();
+            false
+        };
+        let mut swept = SweepProgress::default();
+        assert_eq!(hash.sweep_segment(&segment, 0, 100, &mut is_over, &mut swept).unwrap(), None);
+        assert!(segment.is_sealed.load(Ordering::Acquire));
+        assert_eq!((swept.seen, segment.earliest_expiry.load(Ordering::Relaxed)), (1, 60));
     }
 }

@@ -248,8 +248,12 @@ impl Engine for TrackedEngine {
     }
 
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
-        self.tracker.discard_all();
-        self.engine.clear(cleared)
+        // No record can be read between its removal and this callback, so a reader that misses a
+        // record finds the snapshot lost.
+        self.engine.clear(&mut || {
+            self.tracker.discard_all();
+            cleared();
+        })
     }
 
     fn status(&self) -> EngineStatus {
@@ -414,5 +418,23 @@ impl DurableEngine for TrackedEngine {
 
     fn damaged_records(&self) -> Option<(u64, Error)> {
         self.files().damaged_records()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use todana_engine::{DiskHash, DiskHashOptions};
+
+    /// Snapshots once failed after a clear that was refused, for lack of disk space for example.
+    #[test]
+    fn refused_clear_keeps_snapshots() {
+        let folder = tempfile::tempdir().unwrap();
+        let hash = DiskHash::open(folder.path(), DiskHashOptions::default()).unwrap();
+        let tracked = TrackedEngine { engine: Box::new(hash), tracker: Arc::default() };
+        let delta = tracked.tracker.open();
+        tracked.close().unwrap();
+        let error = tracked.clear(&mut || ()).unwrap_err();
+        assert_eq!((error.kind(), delta.is_lost()), (ErrorKind::Closed, false));
     }
 }

@@ -12,12 +12,13 @@ use kept::{CrashDiskDatabase, open, open_with};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
 use todana::update_log::{DurabilityHealth, LogOptions, SyncPolicy};
 use todana::{DataOptions, Database, ManualClock};
 use todana_core::{Delete, DurableEngine, Get, Operation, Reply, Store, Touch, Ttl, UnixSeconds};
+use todana_engine::disk::Disk;
 use todana_engine::reserve::RESERVE;
 use todana_engine::{DiskHash, DiskHashOptions};
 
@@ -286,13 +287,16 @@ struct LimitedHash {
 }
 
 fn open_hash(disk: &CrashDisk) -> LimitedHash {
+    open_hash_with(disk, DiskHashOptions { segment_bytes_min: 16 << 10, ..DiskHashOptions::default() })
+}
+
+fn open_hash_with(disk: &CrashDisk, options: DiskHashOptions) -> LimitedHash {
     let options = DiskHashOptions {
         disk: Arc::new(disk.clone()),
-        segment_bytes_min: 16 << 10,
         buffer_bytes: 4096,
         recent_bytes: 4096,
         reserve_bytes: RESERVE_BYTES,
-        ..DiskHashOptions::default()
+        ..options
     };
     let engine = DiskHash::open(Path::new("/data"), options).unwrap();
     let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
@@ -368,6 +372,73 @@ fn hash_on_full_disk_recovers_by_removals() {
     for number in 0..records {
         assert_eq!(again.has(number), number == 0 || number >= records * 3 / 4, "{number}");
     }
+}
+
+/// Compaction of segments with much garbage once used up the space of the reserve. Then removals
+/// were refused, and the database could not be opened again.
+#[test]
+fn compaction_leaves_the_reserve_to_removals() {
+    let options = DiskHashOptions { segment_bytes_min: 128 << 10, ..DiskHashOptions::default() };
+    let open = |disk: &CrashDisk| open_hash_with(disk, options.clone());
+    let hash = open(&CrashDisk::new());
+    hash.disk.limit(hash.disk.used() + 2_000_000);
+    // Half of each segment is garbage.
+    let records = (0..).find(|number| (0..2).any(|_| hash.set(*number) != "Stored")).unwrap();
+    hash.run_upkeep();
+    for number in 0..records / 2 {
+        assert_eq!(hash.run(delete(&key(number))), "Deleted", "{number}");
+        hash.files().sync().unwrap();
+    }
+    hash.disk.stop();
+    drop(hash.database);
+    hash.disk.come_up(None);
+    let hash = open(&hash.disk);
+    for number in records / 2..records {
+        assert!(hash.has(number));
+        assert_eq!(hash.run(delete(&key(number))), "Deleted", "{number}");
+    }
+    hash.run_upkeep();
+    assert_eq!(hash.files().refused_write_error(), None);
+    assert_eq!(hash.set(0), "Stored");
+}
+
+/// The ring of a killed process once took the space that the first segment of an opening needs.
+#[test]
+fn hash_opens_in_the_space_of_the_ring() {
+    let hash = open_hash(&CrashDisk::new());
+    (0..50).for_each(|number| assert_eq!(hash.set(number), "Stored"));
+    hash.files().sync().unwrap();
+    let disk = CrashDisk::with(hash.disk.state());
+    disk.remove(&Path::new("/data").join(RESERVE)).unwrap();
+    disk.limit(disk.used());
+    let hash = open_hash(&disk);
+    assert!((0..50).all(|number| hash.has(number)));
+    assert_eq!(hash.run(delete(&key(0))), "Deleted");
+    hash.files().sync().unwrap();
+}
+
+/// The file of an incomplete index once stayed, and each tick tried to write it again.
+#[test]
+fn index_without_disk_space_is_put_off() {
+    let hash =
+        open_hash_with(&CrashDisk::new(), DiskHashOptions { checkpoint_bytes: 1, ..Default::default() });
+    (0..1000).for_each(|number| assert_eq!(hash.set(number), "Stored"));
+    hash.files().sync().unwrap();
+    let used = hash.disk.used();
+    hash.disk.limit(used + 4096);
+    let begun = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&begun);
+    hash.disk.fault(move |op| {
+        let is_index = matches!(op, Op::Create { path } if path.ends_with("index.partial"));
+        count.fetch_add(usize::from(is_index), Ordering::SeqCst);
+        Ok(())
+    });
+    hash.run_upkeep();
+    assert_eq!((begun.load(Ordering::SeqCst), hash.disk.used()), (1, used));
+    // While the disk is full, not even the close writes an index.
+    hash.fill();
+    hash.files().close().unwrap();
+    assert_eq!(begun.load(Ordering::SeqCst), 1);
 }
 
 #[test]
