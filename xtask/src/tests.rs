@@ -106,7 +106,8 @@ fn built_program(message: &str) -> Option<TestProgram> {
 
 fn run_all(mut programs: Vec<TestProgram>) -> StepOutcome {
     programs.sort_by_key(|program| !program.is_long());
-    let at_once = std::thread::available_parallelism().map_or(2, usize::from);
+    // One more than the processors, because most programs wait for servers, disks and clocks.
+    let at_once = 1 + std::thread::available_parallelism().map_or(2, usize::from);
     println!("{} programs, {at_once} at a time", programs.len());
     let waiting = Mutex::new(VecDeque::from(programs));
     let done = Mutex::new(Vec::new());
