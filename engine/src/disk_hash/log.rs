@@ -170,8 +170,8 @@ impl RecordLog {
         let number = last_number + 1;
         let limit = segment_limit(bytes, &options);
         let ReserveDisk { disk, reserve } = segment_disk.clone();
-        // The segments on disk contain everything that the ring of the previous opening held. The new
-        // segment may need the space of that ring.
+        // The segments on disk contain everything that the ring of the previous opening held. The
+        // new segment may need the space of that ring.
         recent::remove(&*disk, &directory);
         let segment = create(
             &segment_disk,
