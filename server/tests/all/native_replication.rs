@@ -467,45 +467,6 @@ fn reader_sees_what_it_requires() {
     assert!(reader.line().starts_with("HD Y"));
 }
 
-/// If two replicas were promoted, the one with the earlier epoch once stayed a master, although it
-/// followed the other one according to its options.
-#[test]
-fn loser_of_two_promotions_follows_the_winner() {
-    let folder = tempfile::tempdir().unwrap();
-    let options = |id, master| server_options(id, "mem:hash", folder.path(), master);
-    let first = Running::start(options(1, None));
-    let at_first = Some(first.addresses[0]);
-    let [loser, winner] = [2, 3].map(|id| Running::start(options(id, at_first)));
-    for server in [&loser, &winner] {
-        follows(server, &mut first.connect());
-    }
-    drop(first);
-    for server in [&loser, &winner] {
-        let mut client = server.connect();
-        client.send(b"todana promote\r\n");
-        assert!(client.line().starts_with("PROMOTED"));
-    }
-    loser.connect().set(b"lost", b"1");
-    winner.connect().set(b"kept", b"1");
-    drop(loser);
-    let loser = Running::start(options(2, Some(winner.addresses[0])));
-    eventually("the change at the winner", || {
-        let mut client = loser.connect();
-        client.send(b"get kept\r\n");
-        client.line() != "END\r\n"
-    });
-    let mut client = loser.connect();
-    client.send(b"get lost\r\n");
-    client.expect(b"END\r\n");
-    let statistics = client.stats(" replication");
-    let salvaged = statistics.iter().find(|(name, _)| name == "todana_salvaged_changes");
-    assert_eq!(salvaged.map(|(_, changes)| changes.as_str()), Some("1"));
-    client.send(b"set key 0 0 1\r\nx\r\n");
-    client.expect(b"SERVER_ERROR this server is a replica; send changes to its master\r\n");
-    // The winner stays the master.
-    winner.connect().set(b"later", b"1");
-}
-
 /// A replica refused the records of its own snapshot as changes of clients, and so did not start.
 #[test]
 fn replica_in_memory_starts_with_its_snapshot() {

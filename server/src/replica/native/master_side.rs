@@ -76,8 +76,7 @@ pub(super) type SendBytes<'s> = dyn FnMut(&[u8]) -> io::Result<()> + 's;
 impl MasterSide {
     /// Answers the greeting of a replica: appends the answer to `out`. `find` returns the database
     /// with a number, or the reason why it cannot be sent. Fails with the reason if the replica is
-    /// refused; that answer is in `out`, too. A greeting without databases asks for the epoch
-    /// alone.
+    /// refused; that answer is in `out`, too.
     pub(super) fn accept(
         hello: &ReplicaHello,
         own: u16,
@@ -110,6 +109,9 @@ impl MasterSide {
         }
         if hello.server_id == own {
             return Err(format!("the replica has the server ID of its master, {own}: give each its own"));
+        }
+        if hello.databases.is_empty() {
+            return Err("the replica asks for no database".into());
         }
         let (mut sent, mut answers) = (Vec::new(), Vec::new());
         for request in &hello.databases {

@@ -56,7 +56,7 @@ pub(in crate::replica) fn serve(
     };
     stream.send(&out)?;
     if hello.databases.is_empty() {
-        // A promoted server has stated its epoch, and has learned the one of this server.
+        // A promoted server has stated its epoch.
         return Ok(());
     }
     let mut side = match accepted {
