@@ -43,6 +43,9 @@ pub(crate) struct ExpiryVisitor<'v> {
     pub(crate) found_transaction: bool,
     /// Returns true if the engine may evict records, which is not logged.
     may_evict: &'v dyn Fn() -> bool,
+    /// The log if it lacked accesses before the visit, so that a new expiry may have to be logged
+    /// with its record. Read only once: the engine must show the value for that.
+    lacking: Option<&'v UpdateLog>,
     /// The change that is logged when the visit is applied.
     to_log: ChangeToLog,
     /// The position after the last entry that was logged.
@@ -69,15 +72,16 @@ enum ChangeToLog {
 
 impl ChangeToLog {
     /// Returns the change to log if a record has new attributes. Access times are not logged.
-    fn of_retag(old: Attributes, new: Attributes, log: Option<&UpdateLog>) -> Self {
+    /// `lacking` is the log if it may lack accesses. Readers of the log may have removed the record
+    /// if the log lacks its last access.
+    fn of_retag(old: Attributes, new: Attributes, lacking: Option<&UpdateLog>) -> Self {
         if (Attributes { access: None, ..old }) == (Attributes { access: None, ..new }) {
             return ChangeToLog::Nothing;
         }
-        // Readers of the log may have removed the record if the log lacks its last access.
-        if log.is_some_and(|log| log.lacks_access(old.expiry)) {
-            return ChangeToLog::Put;
+        match lacking.is_some_and(|log| log.lacks_access(old.expiry)) {
+            true => ChangeToLog::Put,
+            false => ChangeToLog::Retag,
         }
-        ChangeToLog::Retag
     }
 }
 
@@ -100,6 +104,7 @@ impl<'v> ExpiryVisitor<'v> {
             view,
             found_transaction: false,
             may_evict,
+            lacking: view.log.filter(|log| log.has_skipped_accesses()),
             to_log,
             logged,
             has_changed: false,
@@ -113,7 +118,7 @@ impl<'v> ExpiryVisitor<'v> {
     /// Shows the first value of a list to the visitor, and applies its action to this value.
     #[cold]
     fn visit_first_value<'a>(&'a mut self, old: Record<'a>) -> Action<'a> {
-        let ExpiryVisitor { inner, list, puts, to_log, removes_first, view, .. } = self;
+        let ExpiryVisitor { inner, list, puts, to_log, removes_first, lacking, .. } = self;
         let others = old.values().skip(1);
         let (now, attributes) = match inner.visit(Some(old.with_first_value())) {
             Action::Keep => {
@@ -122,7 +127,7 @@ impl<'v> ExpiryVisitor<'v> {
             }
             Action::Retag(attributes) => {
                 let attributes = Attributes { has_value_list: true, access: None, ..attributes };
-                *to_log = ChangeToLog::of_retag(old.attributes, attributes, view.log);
+                *to_log = ChangeToLog::of_retag(old.attributes, attributes, *lacking);
                 return Action::Retag(attributes);
             }
             Action::Put(now) => (Some(now.value), now.attributes),
@@ -134,12 +139,6 @@ impl<'v> ExpiryVisitor<'v> {
         (*puts, *to_log) = (true, ChangeToLog::Put);
         let left = Record::of_values(now.into_iter().chain(others), attributes, list);
         left.map_or(Action::Remove, Action::Put)
-    }
-
-    /// Returns true if the log lacks accesses, so that a new expiry may have to be logged with its
-    /// record.
-    fn may_log_record(&self) -> bool {
-        self.view.log.is_some_and(UpdateLog::has_skipped_accesses)
     }
 
     /// Returns true if a record was created or replaced.
@@ -180,7 +179,7 @@ impl Visitor for ExpiryVisitor<'_> {
                 self.to_log = match action {
                     Action::Put(_) => ChangeToLog::Put,
                     Action::Retag(new) => old.map_or(ChangeToLog::Nothing, |old| {
-                        ChangeToLog::of_retag(old.attributes, new, Some(log))
+                        ChangeToLog::of_retag(old.attributes, new, self.lacking)
                     }),
                     Action::Remove if old.is_some() => ChangeToLog::Remove,
                     _ => ChangeToLog::Nothing,
@@ -206,11 +205,11 @@ impl Visitor for ExpiryVisitor<'_> {
     }
 
     fn ignores_value(&self) -> bool {
-        self.inner.ignores_value() && !self.may_log_record()
+        self.inner.ignores_value() && self.lacking.is_none()
     }
 
     fn reads_shared(&self) -> bool {
-        self.inner.reads_shared() && !self.may_log_record()
+        self.inner.reads_shared() && self.lacking.is_none()
     }
 
     fn applied(&mut self, now: Option<Record<'_>>) {

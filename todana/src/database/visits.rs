@@ -434,11 +434,12 @@ impl Visitor for RestrictedVisitor<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::SystemDisk;
     use crate::transaction::WhileWaiting;
-    use crate::{Clock, ManualClock, SystemClock};
+    use crate::{Clock, DataDirectory, DataOptions, ManualClock, SystemClock};
     use std::sync::{Arc, mpsc};
     use std::time::Duration;
-    use todana_core::{Attributes, Operation, Reply, Store, Touch, Ttl};
+    use todana_core::{Attributes, Engine, Expiry, Operation, Reply, Store, Touch, Ttl};
     use todana_engine::{MemHash, MemHashOptions};
 
     /// The origin of a change is checked before the visit, and a server may learn in between that
@@ -485,6 +486,7 @@ mod tests {
         assert_eq!(error.to_string(), database.refuse_origin(None).unwrap_err().to_string());
         assert_eq!(database.status().records, 0);
     }
+
     /// Replicas remove the record when it expires, so the touch would have no effect there.
     #[test]
     fn record_that_expired_meanwhile_stays_expired() {
@@ -516,5 +518,51 @@ mod tests {
             drop(transaction);
             assert_eq!(touches.join().unwrap(), Some(false));
         });
+    }
+    /// The log may begin to lack accesses during a touch, which does not decompress the value. The
+    /// record was then logged with zeros as its value.
+    #[test]
+    fn access_without_value_logs_no_record() {
+        struct SharedTouch<'l>(&'l UpdateLog);
+
+        impl Visitor for SharedTouch<'_> {
+            fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+                // Another thread does this.
+                self.0.skip_accesses();
+                let expiry = Expiry::Sliding { at: UnixSeconds(1_090), span_s: 60 };
+                Action::Retag(Attributes { expiry, ..old.unwrap().attributes })
+            }
+
+            fn reads_shared(&self) -> bool {
+                true
+            }
+        }
+
+        let folder = tempfile::tempdir().unwrap();
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(UnixSeconds(1_030)));
+        let open = |hash: MemHash| {
+            let database = Database::new(Box::new(hash), Arc::clone(&clock));
+            let directory = DataDirectory::open(Arc::new(SystemDisk), folder.path()).unwrap();
+            let options = DataOptions::default();
+            directory.restore(&database, Arc::clone(&clock), &options, &mut |_| ()).unwrap();
+            (database, directory)
+        };
+        let hash = MemHash::new(MemHashOptions::default()).unwrap();
+        // The log lacks this record, so that only the touch could add it.
+        let expiry = Expiry::Sliding { at: UnixSeconds(1_060), span_s: 60 };
+        let (value, attributes) = ([b'v'; 100_000], Attributes { expiry, ..Attributes::default() });
+        hash.visit(b"k", &mut OverwriteVisitor(Action::Put(Record::new(&value, attributes)))).unwrap();
+        hash.compress_long_values();
+        assert_eq!(hash.status().encoding.compressed_values, 1);
+        let (database, directory) = open(hash);
+        let (counters, commit) = (database.worker_counters(), Cell::default());
+        let log = database.log().unwrap();
+        let (view, touch) = (database.space(&commit), &mut SharedTouch(log));
+        database.visit(view, &counters, b"k", database.now(), touch).unwrap();
+        assert!(log.lacks_access(expiry));
+        log.close().unwrap();
+        drop((database, directory));
+        let (database, _directory) = open(MemHash::new(MemHashOptions::default()).unwrap());
+        assert_eq!(database.status().records, 0);
     }
 }
