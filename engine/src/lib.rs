@@ -24,6 +24,9 @@ pub mod recent;
 mod record;
 pub mod reserve;
 pub mod table;
+#[cfg(test)]
+#[path = "../tests/visitor/mod.rs"]
+mod visitor;
 mod void;
 pub mod waiting;
 

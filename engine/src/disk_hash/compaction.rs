@@ -557,27 +557,20 @@ impl DiskHash {
 mod tests {
     use super::*;
     use crate::disk_hash::DiskHashOptions;
-    use todana_core::{Action, Attributes, DurableEngine, Engine, Record, Visitor};
-
-    struct Set;
-
-    impl Visitor for Set {
-        fn visit<'a>(&'a mut self, _old: Option<Record<'a>>) -> Action<'a> {
-            Action::Put(Record::new(b"value", Attributes::default()))
-        }
-    }
+    use crate::visitor::Set;
+    use todana_core::{DurableEngine, Engine};
 
     #[test]
     fn compaction_step_over_long_index_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let open = || DiskHash::open(folder.path(), DiskHashOptions::default()).unwrap();
         let hash = open();
-        hash.visit(b"crane", &mut Set).unwrap();
+        hash.visit(b"crane", &mut Set(b"value")).unwrap();
         hash.close().unwrap();
         drop(hash);
         let hash = open();
         for n in 0..2 * SLOTS_MAX as u32 {
-            hash.visit(&n.to_be_bytes(), &mut Set).unwrap();
+            hash.visit(&n.to_be_bytes(), &mut Set(b"value")).unwrap();
         }
         let segment = hash.log.table().0.by_age().swap_remove(0);
         let method = CompactionMethod::ScanIndex { read: segment.len(), copy: Vec::new(), page: 0 };

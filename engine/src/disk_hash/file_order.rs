@@ -408,24 +408,9 @@ impl SegmentChunk {
 mod tests {
     use super::*;
     use crate::disk_hash::{DiskHashOptions, ValueCompression};
+    use crate::visitor::{Remove, Set};
     use std::collections::{HashMap, HashSet};
-    use todana_core::{Action, Attributes, DurableEngine, Engine, Visitor};
-
-    struct Set<'v>(&'v [u8]);
-
-    impl Visitor for Set<'_> {
-        fn visit<'a>(&'a mut self, _old: Option<Record<'a>>) -> Action<'a> {
-            Action::Put(Record::new(self.0, Attributes::default()))
-        }
-    }
-
-    struct Remove;
-
-    impl Visitor for Remove {
-        fn visit<'a>(&'a mut self, _old: Option<Record<'a>>) -> Action<'a> {
-            Action::Remove
-        }
-    }
+    use todana_core::{Action, Attributes, DurableEngine, Engine};
 
     /// A database and its model.
     struct Checked {

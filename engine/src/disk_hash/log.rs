@@ -293,6 +293,13 @@ impl RecordLog {
         self.version.load(Ordering::Acquire)
     }
 
+    /// Makes a changed table the current one. `shared` is the table of this log, locked.
+    fn replace_table(&self, shared: &mut Arc<SegmentTable>, table: SegmentTable) {
+        self.is_crowded.store(table.is_crowded(), Ordering::Relaxed);
+        *shared = Arc::new(table);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
     /// Returns the table of segments and its version.
     pub(crate) fn table(&self) -> (Arc<SegmentTable>, u64) {
         let table = self.table.lock();
@@ -959,9 +966,7 @@ impl LogAppender<'_> {
         let mut table = SegmentTable::clone(&shared);
         table.put(Arc::clone(&segment));
         table.exceeds_memory = log.exceeds_memory();
-        log.is_crowded.store(table.is_crowded(), Ordering::Relaxed);
-        *shared = Arc::new(table);
-        log.version.fetch_add(1, Ordering::Release);
+        log.replace_table(&mut shared, table);
         drop(shared);
         let active = &mut *self.active;
         active.segment.is_sealed.store(true, Ordering::Release);
@@ -985,9 +990,7 @@ impl LogAppender<'_> {
         let mut shared = log.table.lock();
         let mut table = SegmentTable::clone(&shared);
         table.take(segment.slot);
-        log.is_crowded.store(table.is_crowded(), Ordering::Relaxed);
-        *shared = Arc::new(table);
-        log.version.fetch_add(1, Ordering::Release);
+        log.replace_table(&mut shared, table);
         log.bytes.fetch_sub(segment.len(), Ordering::Relaxed);
         log.dropped_bytes.fetch_add(segment.len(), Ordering::Relaxed);
         drop(shared);

@@ -110,23 +110,8 @@ mod tests {
     use super::*;
     use crate::disk_hash::DiskHashOptions;
     use crate::disk_hash::segment::{SEGMENTS_MAX, SegmentTable};
-    use todana_core::{Action, Attributes, DurableEngine, Engine, Record, Visitor};
-
-    struct Set;
-
-    impl Visitor for Set {
-        fn visit<'a>(&'a mut self, _old: Option<Record<'a>>) -> Action<'a> {
-            Action::Put(Record::new(b"value", Attributes::default()))
-        }
-    }
-
-    struct Remove;
-
-    impl Visitor for Remove {
-        fn visit<'a>(&'a mut self, _old: Option<Record<'a>>) -> Action<'a> {
-            Action::Remove
-        }
-    }
+    use crate::visitor::{Remove, Set};
+    use todana_core::{DurableEngine, Engine};
 
     #[test]
     fn table_is_crowded_before_its_last_slot() {
@@ -145,9 +130,9 @@ mod tests {
     fn last_slots_are_kept_for_removals() {
         let folder = tempfile::tempdir().unwrap();
         let hash = DiskHash::open(folder.path(), DiskHashOptions::default()).unwrap();
-        hash.visit(b"crane", &mut Set).unwrap();
+        hash.visit(b"crane", &mut Set(b"value")).unwrap();
         hash.log.is_crowded.store(true, Ordering::Relaxed);
-        let error = hash.visit(b"heron", &mut Set).unwrap_err();
+        let error = hash.visit(b"heron", &mut Set(b"value")).unwrap_err();
         assert!(
             error.to_string().contains("maximum number of segments is reached; only removals"),
             "{error}"
@@ -157,7 +142,7 @@ mod tests {
         hash.visit(b"crane", &mut Remove).unwrap();
         // Each change of the table of segments counts them again.
         hash.log.lock().begin_segment(0).unwrap();
-        hash.visit(b"heron", &mut Set).unwrap();
+        hash.visit(b"heron", &mut Set(b"value")).unwrap();
         hash.retry_refused().unwrap();
         assert_eq!(hash.refused_write_error(), None);
     }

@@ -785,14 +785,7 @@ impl SweepableEngine for DiskTree {
 mod tests {
     use super::*;
     use crate::raw::LmdbEnvironment;
-
-    struct Set<'a>(&'a [u8]);
-
-    impl Visitor for Set<'_> {
-        fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
-            Action::Put(Record::new(self.0, todana_core::Attributes::default()))
-        }
-    }
+    use crate::visitor::Set;
 
     fn value(tree: &DiskTree, key: &[u8]) -> Option<Vec<u8>> {
         let mut value = None;

@@ -441,7 +441,7 @@ impl SocketRing {
                         unsent.push_back(UnsentBytes { token: send.token, bytes: bytes.to_vec(), error });
                     }
                 }
-                _ if -result == libc::ENOENT => *ended = Some(token),
+                CANCEL if -result == libc::ENOENT => *ended = Some(token),
                 _ => {}
             }
         }

@@ -156,12 +156,9 @@ fn log_findings(database: &str, opened: &OpeningReport) {
     }
     if opened.lost > 0 {
         tracing::warn!(database, "update log: {} bytes are lost, as marked by a repair", opened.lost);
-    } else if opened.has_gap {
-        tracing::error!(
-            database,
-            "update log: lacks records that were copied from a master; \
-             this server must copy them again, as a replica"
-        );
+    }
+    if let Some(note) = opened.gap_note() {
+        tracing::error!(database, "{note}");
     }
     if let LogTail::Torn { path, offset, len } = &opened.tail {
         tracing::warn!(

@@ -105,6 +105,15 @@ pub struct OpeningReport {
 }
 
 impl OpeningReport {
+    /// Returns a sentence on records that this server must copy from a master again, if there are
+    /// any.
+    pub fn gap_note(&self) -> Option<&'static str> {
+        (self.has_gap && self.lost == 0).then_some(
+            "update log: lacks records that were copied from a master; \
+             this server must copy them again, as a replica",
+        )
+    }
+
     /// Returns the findings of the opening that a user should know, as sentences.
     pub fn notes(&self) -> Vec<String> {
         let refused = self.refused.iter().map(|why| {
@@ -113,10 +122,8 @@ impl OpeningReport {
         let mut notes: Vec<String> = refused.collect();
         if self.lost > 0 {
             notes.push(format!("update log: {} bytes are lost, as marked by a repair", self.lost));
-        } else if self.has_gap {
-            let what = "update log: lacks records that were copied from a master";
-            notes.push(format!("{what}; this server must copy them again, as a replica"));
         }
+        notes.extend(self.gap_note().map(String::from));
         if let LogTail::Torn { path, offset, len } = &self.tail {
             notes.push(format!(
                 "{}: {len} bytes of unfinished writes at offset {offset} were cut off",
