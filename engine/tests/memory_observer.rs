@@ -138,8 +138,8 @@ fn returning_keys_and_replaced_values_count_as_unread() {
     }
 }
 
-/// The number of uses was at its maximum before the value was replaced, so that no later read
-/// changed it.
+/// A read of a record with the maximum number of uses changed no mark. After a new value, the
+/// record was therefore reported as never read.
 #[test]
 fn reads_of_a_replaced_value_are_noted() {
     let (hash, listener) = hash_of_400();

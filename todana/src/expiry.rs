@@ -27,10 +27,15 @@ pub(crate) fn deadline(expiry: Expiry) -> u64 {
     expiry.at().map_or(u64::MAX, |at| at.0)
 }
 
+/// Returns the log if it may lack accesses.
+fn log_with_gaps(view: EngineView<'_>) -> Option<&UpdateLog> {
+    view.log.filter(|log| log.has_skipped_accesses())
+}
+
 /// Hides an expired record from the visitor `inner`, and removes the record.
 pub(crate) struct ExpiryVisitor<'v> {
     inner: &'v mut dyn Visitor,
-    pub(crate) now: UnixSeconds,
+    now: UnixSeconds,
     key: &'v [u8],
     /// The record existed, but had expired.
     pub(crate) met_expired: bool,
@@ -43,9 +48,9 @@ pub(crate) struct ExpiryVisitor<'v> {
     pub(crate) found_transaction: bool,
     /// Returns true if the engine may evict records, which is not logged.
     may_evict: &'v dyn Fn() -> bool,
-    /// The log if it lacked accesses before the visit, so that a new expiry may have to be logged
-    /// with its record. Read only once: the engine must show the value for that.
-    lacking: Option<&'v UpdateLog>,
+    /// The log, if it lacked accesses before the visit. Then a new expiry may have to be logged
+    /// with its record, so the engine must show the value. This is decided before each visit.
+    log_with_gaps: Option<&'v UpdateLog>,
     /// The change that is logged when the visit is applied.
     to_log: ChangeToLog,
     /// The position after the last entry that was logged.
@@ -72,13 +77,13 @@ enum ChangeToLog {
 
 impl ChangeToLog {
     /// Returns the change to log if a record has new attributes. Access times are not logged.
-    /// `lacking` is the log if it may lack accesses. Readers of the log may have removed the record
-    /// if the log lacks its last access.
-    fn of_retag(old: Attributes, new: Attributes, lacking: Option<&UpdateLog>) -> Self {
+    /// `log_with_gaps` is the log if it may lack accesses. Readers of the log may have removed the
+    /// record if the log lacks its last access.
+    fn of_retag(old: Attributes, new: Attributes, log_with_gaps: Option<&UpdateLog>) -> Self {
         if (Attributes { access: None, ..old }) == (Attributes { access: None, ..new }) {
             return ChangeToLog::Nothing;
         }
-        match lacking.is_some_and(|log| log.lacks_access(old.expiry)) {
+        match log_with_gaps.is_some_and(|log| log.lacks_access(old.expiry)) {
             true => ChangeToLog::Put,
             false => ChangeToLog::Retag,
         }
@@ -104,7 +109,7 @@ impl<'v> ExpiryVisitor<'v> {
             view,
             found_transaction: false,
             may_evict,
-            lacking: view.log.filter(|log| log.has_skipped_accesses()),
+            log_with_gaps: log_with_gaps(view),
             to_log,
             logged,
             has_changed: false,
@@ -115,10 +120,17 @@ impl<'v> ExpiryVisitor<'v> {
         }
     }
 
+    /// Prepares a visit at a later time than the last one.
+    #[cold]
+    pub(crate) fn visit_later(&mut self, now: UnixSeconds) {
+        self.now = now;
+        self.log_with_gaps = log_with_gaps(self.view);
+    }
+
     /// Shows the first value of a list to the visitor, and applies its action to this value.
     #[cold]
     fn visit_first_value<'a>(&'a mut self, old: Record<'a>) -> Action<'a> {
-        let ExpiryVisitor { inner, list, puts, to_log, removes_first, lacking, .. } = self;
+        let ExpiryVisitor { inner, list, puts, to_log, removes_first, log_with_gaps, .. } = self;
         let others = old.values().skip(1);
         let (now, attributes) = match inner.visit(Some(old.with_first_value())) {
             Action::Keep => {
@@ -127,7 +139,7 @@ impl<'v> ExpiryVisitor<'v> {
             }
             Action::Retag(attributes) => {
                 let attributes = Attributes { has_value_list: true, access: None, ..attributes };
-                *to_log = ChangeToLog::of_retag(old.attributes, attributes, *lacking);
+                *to_log = ChangeToLog::of_retag(old.attributes, attributes, *log_with_gaps);
                 return Action::Retag(attributes);
             }
             Action::Put(now) => (Some(now.value), now.attributes),
@@ -179,7 +191,7 @@ impl Visitor for ExpiryVisitor<'_> {
                 self.to_log = match action {
                     Action::Put(_) => ChangeToLog::Put,
                     Action::Retag(new) => old.map_or(ChangeToLog::Nothing, |old| {
-                        ChangeToLog::of_retag(old.attributes, new, self.lacking)
+                        ChangeToLog::of_retag(old.attributes, new, self.log_with_gaps)
                     }),
                     Action::Remove if old.is_some() => ChangeToLog::Remove,
                     _ => ChangeToLog::Nothing,
@@ -205,11 +217,11 @@ impl Visitor for ExpiryVisitor<'_> {
     }
 
     fn ignores_value(&self) -> bool {
-        self.inner.ignores_value() && self.lacking.is_none()
+        self.inner.ignores_value() && self.log_with_gaps.is_none()
     }
 
     fn reads_shared(&self) -> bool {
-        self.inner.reads_shared() && self.lacking.is_none()
+        self.inner.reads_shared() && self.log_with_gaps.is_none()
     }
 
     fn applied(&mut self, now: Option<Record<'_>>) {

@@ -103,8 +103,8 @@ pub(crate) struct RecordLog {
     table: Mutex<Arc<SegmentTable>>,
     /// The number of changes of the table so far.
     version: AtomicU64,
-    /// The value of `SegmentTable::is_crowded` for the current table.
-    pub(super) is_crowded: AtomicBool,
+    /// The value of `SegmentTable::has_few_free_slots` for the current table.
+    pub(super) has_few_free_slots: AtomicBool,
     synced: Mutex<SyncState>,
     wake: Condvar,
     /// The total length of all live segments.
@@ -228,7 +228,7 @@ impl RecordLog {
             dropped_bytes: AtomicU64::new(0),
             appended: AtomicU64::new(options.replayed),
             active: RwLock::new(active),
-            is_crowded: AtomicBool::new(table.is_crowded()),
+            has_few_free_slots: AtomicBool::new(table.has_few_free_slots()),
             table: Mutex::new(Arc::new(table)),
             version: AtomicU64::new(1),
             synced: Mutex::new(SyncState { until, is_busy: false, fatal_error: None }),
@@ -295,7 +295,7 @@ impl RecordLog {
 
     /// Makes a changed table the current one. `shared` is the table of this log, locked.
     fn replace_table(&self, shared: &mut Arc<SegmentTable>, table: SegmentTable) {
-        self.is_crowded.store(table.is_crowded(), Ordering::Relaxed);
+        self.has_few_free_slots.store(table.has_few_free_slots(), Ordering::Relaxed);
         *shared = Arc::new(table);
         self.version.fetch_add(1, Ordering::Release);
     }
@@ -687,8 +687,8 @@ impl LogAppender<'_> {
         let end = self.active.base + self.active.buffer.len() as u64;
         // The sum includes space for a mark.
         let needed = len as u64 + 64;
-        let is_crowded = end + needed > self.active.limit && end > self.active.segment_start();
-        if is_crowded || end + needed - last as u64 >= OFFSET_MAX {
+        let exceeds_limit = end + needed > self.active.limit && end > self.active.segment_start();
+        if exceeds_limit || end + needed - last as u64 >= OFFSET_MAX {
             self.roll(needed)?;
             self.mark();
         } else if end + needed - self.active.base > self.active.recent_len() {
@@ -787,8 +787,8 @@ impl LogAppender<'_> {
         Ok(AppendedEntry { at: EntryLocation { slot: segment.slot, unit: (offset / 8) as u32 }, len })
     }
 
-    /// Tests whether a change of `len` bytes that was refused would succeed now: writes `len` bytes
-    /// and removes them again. The test may create a new segment.
+    /// Tests whether a refused change of `len` bytes would succeed now: writes up to `TRIED_LEN`
+    /// bytes and removes them again. The test may create a new segment.
     pub(crate) fn try_room(&mut self, len: u64) -> Result<()> {
         let entry_len = usize::try_from(len.min(OFFSET_MAX)).unwrap_or(0);
         self.prepare(entry_len, entry_len)?;

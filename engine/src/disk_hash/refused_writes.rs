@@ -13,10 +13,10 @@ const TRIES_APART: u64 = 8;
 /// The writes that were refused since the files last accepted every write.
 #[derive(Default)]
 pub(crate) struct RefusedWrites {
-    are_there: AtomicBool,
+    has_refused: AtomicBool,
     /// The number of attempts that were made while the reserve was spent.
     tries: AtomicU64,
-    first: Mutex<Option<RefusedWrite>>,
+    refused: Mutex<Option<RefusedWrite>>,
 }
 
 struct RefusedWrite {
@@ -30,10 +30,10 @@ impl RefusedWrites {
     /// Notes that a change of `len` bytes was refused.
     #[cold]
     pub(super) fn note(&self, error: &Error, len: usize) {
-        let mut first = self.first.lock();
+        let mut first = self.refused.lock();
         let refused = first.get_or_insert_with(|| RefusedWrite { error: error.clone(), len: 0 });
         refused.len = refused.len.max(len as u64);
-        self.are_there.store(true, Ordering::Release);
+        self.has_refused.store(true, Ordering::Release);
     }
 }
 
@@ -53,7 +53,7 @@ impl DiskHash {
     /// Returns true if there is no disk space, or no slot for another segment of records.
     #[inline]
     fn is_full(&self) -> bool {
-        self.log.reserve.is_spent() || self.log.is_crowded.load(Ordering::Relaxed)
+        self.log.reserve.is_spent() || self.log.has_few_free_slots.load(Ordering::Relaxed)
     }
 
     #[cold]
@@ -62,10 +62,7 @@ impl DiskHash {
             true => "the disk is full",
             false => "the maximum number of segments is reached",
         };
-        let message = format!(
-            "{}: cannot write to it: {what}; only removals are accepted",
-            self.log.directory.display()
-        );
+        let message = format!("{}: {what}; only removals are accepted", self.log.directory.display());
         Error::refused_write(ErrorKind::Full, message)
     }
 
@@ -75,10 +72,10 @@ impl DiskHash {
             return Some(self.full_error());
         }
         let refused_writes = &self.log.refused_writes;
-        if !refused_writes.are_there.load(Ordering::Acquire) {
+        if !refused_writes.has_refused.load(Ordering::Acquire) {
             return None;
         }
-        refused_writes.first.lock().as_ref().map(|refused| refused.error.clone())
+        refused_writes.refused.lock().as_ref().map(|refused| refused.error.clone())
     }
 
     /// Tries a write of the length that was refused. Fails if the files still do not accept it.
@@ -93,13 +90,13 @@ impl DiskHash {
         if self.is_full() {
             return Err(self.full_error());
         }
-        let len = refused_writes.first.lock().as_ref().map(|refused| refused.len);
+        let len = refused_writes.refused.lock().as_ref().map(|refused| refused.len);
         let Some(len) = len else { return Ok(()) };
         self.log.lock().try_room(len)?;
-        let mut first = refused_writes.first.lock();
+        let mut first = refused_writes.refused.lock();
         if first.as_ref().is_some_and(|refused| refused.len <= len) {
             *first = None;
-            refused_writes.are_there.store(false, Ordering::Release);
+            refused_writes.has_refused.store(false, Ordering::Release);
         }
         Ok(())
     }
@@ -114,15 +111,15 @@ mod tests {
     use todana_core::{DurableEngine, Engine};
 
     #[test]
-    fn table_is_crowded_before_its_last_slot() {
+    fn table_has_few_free_slots_before_its_last() {
         let folder = tempfile::tempdir().unwrap();
         let hash = DiskHash::open(folder.path(), DiskHashOptions::default()).unwrap();
         let mut table = SegmentTable::clone(&hash.log.table().0);
         assert_eq!(table.slots.len(), 1);
         table.slots.resize(SEGMENTS_MAX - 65, table.slots[0].clone());
-        assert!(!table.is_crowded());
+        assert!(!table.has_few_free_slots());
         table.slots.resize(SEGMENTS_MAX - 64, table.slots[0].clone());
-        assert!(table.is_crowded());
+        assert!(table.has_few_free_slots());
     }
 
     /// With all slots in use, compaction could not drop any segment, and no opening succeeded.
@@ -131,7 +128,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let hash = DiskHash::open(folder.path(), DiskHashOptions::default()).unwrap();
         hash.visit(b"crane", &mut Set(b"value")).unwrap();
-        hash.log.is_crowded.store(true, Ordering::Relaxed);
+        hash.log.has_few_free_slots.store(true, Ordering::Relaxed);
         let error = hash.visit(b"heron", &mut Set(b"value")).unwrap_err();
         assert!(
             error.to_string().contains("maximum number of segments is reached; only removals"),

@@ -353,7 +353,7 @@ impl SegmentTable {
     }
 
     /// Returns true if the remaining slots are kept for compaction, removals and openings.
-    pub(crate) fn is_crowded(&self) -> bool {
+    pub(crate) fn has_few_free_slots(&self) -> bool {
         self.slots.iter().flatten().count() >= SEGMENTS_MAX - SLOTS_KEPT
     }
 

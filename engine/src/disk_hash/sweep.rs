@@ -60,7 +60,8 @@ impl SweepableEngine for DiskHash {
 }
 
 impl DiskHash {
-    /// Returns the offset of the rest of the segment, or `None` if all of it was read.
+    /// Removes the expired records of a segment. Returns the offset at which to continue, or `None`
+    /// at its end and if the remainder is unreadable.
     fn sweep_segment(
         &self,
         segment: &Arc<Segment>,
@@ -69,8 +70,8 @@ impl DiskHash {
         is_over: &mut dyn FnMut(Expiry) -> bool,
         swept: &mut SweepProgress,
     ) -> Result<Option<u64>> {
-        // In this order, `limit` is the end of a sealed segment. A segment may be sealed while it
-        // is read, and entries after `limit` are not read.
+        // `is_sealed` is read first: if it is true, `limit` is the final end of the segment. A
+        // segment may be sealed while it is read, and entries after `limit` are not read.
         let is_sealed = segment.is_sealed.load(Ordering::Acquire);
         let limit = segment.flushed.load(Ordering::Acquire);
         // This is the earliest expiry of the records that remain in the segment.
@@ -168,8 +169,8 @@ mod tests {
         assert_eq!(swept.removed, 1);
     }
 
-    /// The earliest expiry was once raised over records that were appended, before the segment was
-    /// sealed, while the segment was read. They were never swept then.
+    /// Records were appended while a sweep read the segment. The sweep then stored an earliest
+    /// expiry later than theirs, so they were never removed.
     #[test]
     fn record_appended_during_sweep_keeps_its_expiry() {
         let folder = tempfile::tempdir().unwrap();

@@ -102,7 +102,8 @@ impl LongValueCompression {
         state.rests_until = Some(now + (now.elapsed() * REST).min(Duration::from_secs(1)));
     }
 
-    /// Does one more complete round, without rests, than an unused value stays plain.
+    /// Finishes the current round, and then does `idle_min + 1` rounds without rests, which suffice
+    /// to compress every unused value.
     pub(crate) fn run(&self, tables: &dyn HugeTables) {
         let mut state = self.state.lock();
         while self.is_on && self.advance(&mut state, tables, self.bounds()) {}

@@ -8,9 +8,9 @@
 //! A credit is stored in half octaves, so that 5 bits suffice: records of 185 KB and more have the
 //! least one. Differences between half octaves are rounded at random. The number of uses is also
 //! counted at random, in octaves (Morris, CACM 21, 1978): 1, 2, 4 or 8 uses. In simulations of
-//! three traces that compare 4 to 40 records, this misses up to 2 % more often than exact numbers
-//! (1 % with 40 records), and up to 3 % more often than one list of all records (docs/engines.md,
-//! "Eviction").
+//! three traces, with 4 to 40 records compared at a time, this misses up to 2 % more often than
+//! exact numbers (1 % with 40 records), and up to 3 % more often than one list of all records
+//! (docs/engines.md, "Eviction").
 
 use super::queue::UseMark;
 use fastrand::Rng;

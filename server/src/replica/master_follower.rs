@@ -232,7 +232,7 @@ impl MasterFollower {
                                 self.shared.master_link.is_connected.store(true, Ordering::Relaxed);
                                 tracing::info!(
                                     from = state.timestamp,
-                                    "follows {}:{}",
+                                    "replication: follows {}:{}",
                                     master.host,
                                     master.port
                                 );

@@ -226,8 +226,7 @@ impl MasterLink {
         if let Some(number) =
             shared.databases.iter().position(|served| !has_log(served)).filter(|_| options.acks > 0)
         {
-            let why =
-                "only databases in memory with a data directory and trees on disk can wait for replicas";
+            let why = "it has no update log; use --data-dir, or a tree on disk";
             return Err(io::Error::other(format!("--ack: database {number}: {why}")));
         }
         if let (MasterProtocol::Native, Some(master)) = (options.protocol, &options.master) {

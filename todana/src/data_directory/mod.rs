@@ -105,8 +105,8 @@ pub struct OpeningReport {
 }
 
 impl OpeningReport {
-    /// Returns a sentence on records that this server must copy from a master again, if there are
-    /// any.
+    /// Returns a sentence on records that must be copied from a master again. Returns `None` if
+    /// there are none, or if the log lost bytes to a repair, which `notes` reports instead.
     pub fn gap_note(&self) -> Option<&'static str> {
         (self.has_gap && self.lost == 0).then_some(
             "update log: lacks records that were copied from a master; \

@@ -165,7 +165,7 @@ impl Database {
         self.apply_entry(origin, worker_counters, &plan).map(|_| ())
     }
 
-    /// Returns the time at which records must have expired to be removed.
+    /// Returns the latest expiry of records that may be removed now.
     pub fn removal_time(&self, now: UnixSeconds) -> UnixSeconds {
         UnixSeconds(now.0.min(self.followed.time_s.load(Ordering::Relaxed)))
     }

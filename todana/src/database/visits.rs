@@ -133,7 +133,7 @@ impl Database {
     }
 
     /// Returns the view for side effects of reads (a version that is shown, a sliding expiry that
-    /// is moved). The view has no log if the log is crowded or does not accept these effects.
+    /// is moved). The view has no log if the log is backlogged or does not accept these effects.
     /// Replies do not wait for them. A lost version is safe: a record without its version matches
     /// no compare-and-set of another state of the record, and no version is assigned twice
     /// ([`VersionCounter::skip_lost`]). A lost expiry is logged with its record at the next access.
@@ -300,7 +300,7 @@ impl Database {
                 space.wait()?;
                 // A transaction may take long, and replicas may have removed the record meanwhile.
                 if space.origin.is_none() {
-                    expiry_visitor.now = self.clock.now();
+                    expiry_visitor.visit_later(self.clock.now());
                 }
                 continue;
             }

@@ -152,7 +152,7 @@ struct UpdateLogState {
     /// The start of the segment that is being written.
     segment_start: AtomicU64,
     /// The last second in which accesses that move sliding expiries were not logged. 0 if all were.
-    unlogged_accesses_s: AtomicU64,
+    last_unlogged_access_s: AtomicU64,
     /// The time at which the oldest change that is not on disk becomes overdue, in microseconds
     /// since `created`, plus one. 0 if no change waits.
     due_us: AtomicU64,
@@ -197,7 +197,7 @@ impl UpdateLog {
             synced: AtomicU64::new(end.0),
             source: AtomicU64::new(0),
             segment_start: AtomicU64::new(end.0),
-            unlogged_accesses_s: AtomicU64::new(0),
+            last_unlogged_access_s: AtomicU64::new(0),
             due_us: AtomicU64::new(0),
             created: Instant::now(),
             state: AtomicU8::new(WELL),
@@ -314,18 +314,18 @@ impl UpdateLog {
 
     /// Notes that accesses of this second are not logged.
     pub(crate) fn skip_accesses(&self) {
-        self.shared.unlogged_accesses_s.store(self.clock.now().0, Ordering::Relaxed);
+        self.shared.last_unlogged_access_s.store(self.clock.now().0, Ordering::Relaxed);
     }
 
-    /// Returns true if accesses were ever not logged.
+    /// Returns true if an access was not logged since the log was opened.
     #[inline]
     pub(crate) fn has_skipped_accesses(&self) -> bool {
-        self.shared.unlogged_accesses_s.load(Ordering::Relaxed) != 0
+        self.shared.last_unlogged_access_s.load(Ordering::Relaxed) != 0
     }
 
     /// Returns true if the log may lack the last access of a record with this expiry.
     pub(crate) fn lacks_access(&self, expiry: Expiry) -> bool {
-        let skipped_s = self.shared.unlogged_accesses_s.load(Ordering::Relaxed);
+        let skipped_s = self.shared.last_unlogged_access_s.load(Ordering::Relaxed);
         match (expiry.at(), expiry.span_s()) {
             (Some(at), Some(span_s)) => at.0.saturating_sub(span_s.into()) <= skipped_s,
             _ => false,

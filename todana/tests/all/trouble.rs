@@ -371,7 +371,7 @@ fn access_after_unlogged_ones_logs_the_record() {
     kept.clock.advance(50);
     let before = kept.log().end();
     assert!(kept.get(b"session").is_some() && kept.get(b"touched").is_some());
-    assert_eq!(kept.log().end(), before, "the log is crowded");
+    assert_eq!(kept.log().end(), before, "the log is backlogged");
     gate.open();
     kept.log().sync_to(before).unwrap();
     kept.clock.advance(50);

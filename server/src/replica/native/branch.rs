@@ -203,9 +203,11 @@ impl FollowedDatabase {
         Some(to_sent(todana::update_log::EpochPlace { epoch: history.epoch(), log_id, position }))
     }
 
-    /// Returns the places up to which this server has the logs of the masters of its changes.
+    /// Returns the places up to which this server has the logs of the masters of its changes. It
+    /// states none if it needs a copy, because a master continues after them otherwise.
     pub(super) fn path(&self) -> Vec<EpochPlace> {
-        let Some(directory) = self.directory.as_ref().filter(|_| !self.is_pair && !self.is_copying) else {
+        let is_unknown = self.is_pair || self.is_copying || self.wants_copy;
+        let Some(directory) = self.directory.as_ref().filter(|_| !is_unknown) else {
             return Vec::new();
         };
         let history = directory.epochs();

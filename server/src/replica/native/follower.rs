@@ -277,7 +277,7 @@ impl NativeFollower {
             if outcome? {
                 heard_at = Instant::now();
             } else if heard_at.elapsed() >= SILENCE_MAX {
-                return Err(io::Error::other("no message for 60 seconds").into());
+                return Err(io::Error::other("no message from the master for 60 seconds").into());
             }
             wait_for_disk(&self.shared).map_err(StreamError::Failed)?;
             self.make_durable()?;
@@ -319,7 +319,7 @@ impl NativeFollower {
                     self.shared.master_link.is_connected.store(true, Ordering::Relaxed);
                     self.shared.master_link.followed.note_master(master_id);
                     let master = format!("{}:{}", self.master.host, self.master.port);
-                    tracing::info!(master_id, copies, "follows {master}");
+                    tracing::info!(master_id, copies, "replication: follows {master}");
                     self.last_warning.clear();
                 }
                 StreamEvent::Copied { index, records } => {

@@ -65,7 +65,7 @@ pub(super) struct HeartbeatTimes {
     /// The time of this server before the changes were looked for, in Unix milliseconds.
     pub(super) time_ms: u64,
     /// The time up to which records that have expired may be removed ([`MasterSide::removal_s`]).
-    pub(super) clock_s: u64,
+    pub(super) removal_s: u64,
     /// The age of this server's records before the changes were looked for.
     pub(super) age_us: u64,
 }
@@ -211,8 +211,9 @@ impl MasterSide {
     /// Appends a heartbeat.
     pub(super) fn put_heartbeat(&self, times: &HeartbeatTimes, out: &mut Vec<u8>) {
         let ends = self.databases.iter().map(SentDatabase::stated_end).collect();
-        let HeartbeatTimes { time_ms, clock_s, age_us } = *times;
-        MasterMessage::Heartbeat { time_ms, clock_s, asked_us: self.answered_us, age_us, ends }.put(out);
+        let HeartbeatTimes { time_ms, removal_s, age_us } = *times;
+        MasterMessage::Heartbeat { time_ms, clock_s: removal_s, asked_us: self.answered_us, age_us, ends }
+            .put(out);
     }
 
     /// Notes the positions that the replica has stated. Fails if it has stated one of a database

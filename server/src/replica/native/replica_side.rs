@@ -59,6 +59,8 @@ pub(in crate::replica) struct FollowedDatabase {
     /// True if the log of the master is wanted from its beginning although there is a place: the
     /// master of the place is lost.
     wants_beginning: bool,
+    /// True if all records must be copied, because the log cannot be applied from the place on.
+    pub(super) wants_copy: bool,
     /// The end of the master's log when this server, with records of its own, began to apply it
     /// from its beginning. `u64::MAX` until the master has stated it.
     merged_until: u64,
@@ -198,6 +200,7 @@ impl FollowedDatabase {
             is_pair,
             is_copying,
             wants_beginning: false,
+            wants_copy: false,
             merged_until: 0,
             reapplied_until: 0,
             is_before_own_epoch: false,
@@ -266,8 +269,13 @@ impl FollowedDatabase {
         if self.is_pair {
             return StreamError::Refused(format!("{why}; {EMPTY_ONE}"));
         }
-        (self.place, self.fresh_at_us) = (None, 0);
+        (self.place, self.wants_copy, self.fresh_at_us) = (None, true, 0);
         StreamError::MustCopy(why)
+    }
+
+    /// Returns true until the master has stated by which time records may be removed.
+    fn may_remove_nothing(&self) -> bool {
+        self.database.removal_time(UnixSeconds(u64::MAX)).0 == 0
     }
 
     /// Returns the bytes of the log that have not been applied, as far as the master has stated its
@@ -540,6 +548,11 @@ impl FollowedDatabase {
                         let why = error.to_string();
                         return Err(self.give_up(why));
                     }
+                    // Before the first time of the master, this server removes no expired records,
+                    // which may take all memory. A copy omits them.
+                    Err(error) if is_out_of_memory(&error) && !self.is_pair && self.may_remove_nothing() => {
+                        return Err(self.give_up(error.to_string()));
+                    }
                     Err(error) => return Err(StreamError::Failed(error)),
                 }
             }
@@ -643,7 +656,7 @@ impl FollowedDatabase {
             }
             ReceivedPart::Nothing => {}
         }
-        self.wants_beginning = false;
+        (self.wants_beginning, self.wants_copy) = (false, false);
         self.receiving = part;
     }
 
@@ -677,4 +690,8 @@ impl FollowedDatabase {
         self.receiving = ReceivedPart::log(place);
         Ok(StreamEvent::Copied { index, records: end.records })
     }
+}
+
+fn is_out_of_memory(error: &Error) -> bool {
+    error.kind() == ErrorKind::Full && !error.is_refused_write()
 }

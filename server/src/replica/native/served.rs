@@ -82,8 +82,8 @@ pub(in crate::replica) fn serve(
     let (mut spoke_at, mut heard_at) = (None::<Instant>, Instant::now());
     while stream.is_running() {
         let began_at = Instant::now();
-        let clock_s = side.removal_s(shared.clock.now());
-        let mut times = HeartbeatTimes { time_ms: unix_ms(), clock_s, age_us: age_us() };
+        let removal_s = side.removal_s(shared.clock.now());
+        let mut times = HeartbeatTimes { time_ms: unix_ms(), removal_s, age_us: age_us() };
         let is_due = side.send_due(&mut |bytes| {
             stream.send(bytes)?;
             stream.receive_within(Duration::ZERO, &mut input)?;

@@ -421,8 +421,8 @@ impl NetworkSimulation {
         let to_replica = &mut connection.to_replica;
         if to_replica.len() < NETWORK_MAX {
             let now = self.clock.now();
-            let clock_s = side.removal_s(now);
-            let times = HeartbeatTimes { time_ms: now.0 * 1000, clock_s, age_us: 0 };
+            let removal_s = side.removal_s(now);
+            let times = HeartbeatTimes { time_ms: now.0 * 1000, removal_s, age_us: 0 };
             side.send_due(&mut |bytes| {
                 to_replica.extend_from_slice(bytes);
                 Ok(())
@@ -724,6 +724,41 @@ fn third_server_keeps_a_record_extended_in_time() {
     simulation.expect_equal(0);
     sweep(&simulation);
     assert_eq!(simulation.nodes[2].running().database.status().records, 0);
+}
+
+/// A log of records that had expired once stopped the third server of a chain for good: there was
+/// no room for them, and it removes none before it has the time of its master.
+#[test]
+fn third_server_without_room_for_expired_records_copies() {
+    let with_seed = |seed| NetworkSimulation::of_shape(&SHAPES[1], fastrand::Rng::with_seed(seed));
+    let are_hashes = |simulation: &NetworkSimulation| simulation.nodes.iter().all(|node| !node.is_tree);
+    let mut simulation = (0..).map(with_seed).find(are_hashes).unwrap();
+    set(&simulation.nodes[0], b"key");
+    simulation.expect_equal(0);
+    let RunningNode { directory, database, .. } = simulation.nodes[2].running();
+    directory.checkpoint(database).unwrap();
+    simulation.store(2);
+    let mut random = fastrand::Rng::with_seed(1);
+    let value: Vec<u8> = (0..50_000).map(|_| random.u8(..)).collect();
+    for n in 0..200u32 {
+        let (key, ttl) = (&n.to_be_bytes()[..], Ttl::Seconds(60));
+        execute(
+            &simulation.nodes[0],
+            &Operation::Store(Store { key, value: &value, ttl, ..Store::default() }),
+        );
+        simulation.clock.advance(60);
+        simulation.begin_step();
+        simulation.run_link(1, true);
+    }
+    simulation.nodes[2].end(None);
+    simulation.nodes[2].start();
+    simulation.connections[2] = None;
+    let limit = MemoryLimit { bytes: Some(4 << 20), when_full: WhenFull::Refuse };
+    simulation.nodes[2].running().database.engine().bounded().unwrap().set_limit(limit);
+    let copies = simulation.copies;
+    simulation.expect_equal(0);
+    assert!(matches!(&simulation.errors[2], Some(StreamError::MustCopy(_))), "{:?}", simulation.errors[2]);
+    assert_eq!(simulation.copies, copies + 1);
 }
 
 /// Simulates with seeds that have shown faults, and with as many further ones as the environment
