@@ -58,6 +58,12 @@ impl Error {
         self.is_refused_write
     }
 
+    /// Returns true if memory is full. Removing records then makes room. If files are full it does
+    /// not, because a removal itself needs space there.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.kind == ErrorKind::Full && !self.is_refused_write
+    }
+
     /// Returns what the caller can do about the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind

@@ -1,8 +1,8 @@
 //! Executes operations on single records: runs the visitor of an operation, counts the outcome, and
 //! builds the reply.
 
+use super::Database;
 use super::visits::VisitGuarantee;
-use super::{Database, is_full};
 use crate::arithmetic::ArithmeticVisitor;
 use crate::counters::WorkerCounters;
 use crate::delete::DeleteVisitor;
@@ -121,7 +121,7 @@ impl Database {
                 // As in memcached, a store that finds no memory is counted only for its size class.
                 let digits = arithmetic.initial.checked_ilog10().map_or(1, |log| log as usize + 1);
                 let class = worker_counters.class(self.classes.of(arithmetic.key.len() + digits));
-                class.out_of_memory.add(u64::from(is_full(&error)));
+                class.out_of_memory.add(u64::from(error.is_out_of_memory()));
                 (Reply::Refused(refusal(&error)), class)
             }
         };

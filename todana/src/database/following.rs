@@ -254,7 +254,7 @@ impl Database {
         loop {
             let removed = self.sweep.removed_total();
             match self.replay(change) {
-                Err(error) if super::is_full(&error) && self.relieve(self.clock.now(), removed) => {}
+                Err(error) if error.is_out_of_memory() && self.relieve(self.clock.now(), removed) => {}
                 outcome => return outcome,
             }
         }
@@ -276,7 +276,7 @@ impl Database {
             let visited =
                 self.visit(view, worker_counters, key, UnixSeconds(0), &mut OverwriteVisitor(action));
             match visited {
-                Err(error) if super::is_full(&error) && self.relieve(self.clock.now(), removed) => {}
+                Err(error) if error.is_out_of_memory() && self.relieve(self.clock.now(), removed) => {}
                 outcome => return outcome.map(|_| commit.get()),
             }
         }

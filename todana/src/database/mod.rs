@@ -340,7 +340,7 @@ impl Database {
         loop {
             let removed = self.sweep.removed_total();
             match self.engine.buffer(len) {
-                Err(error) if is_full(&error) && self.relieve(self.clock.now(), removed) => {}
+                Err(error) if error.is_out_of_memory() && self.relieve(self.clock.now(), removed) => {}
                 outcome => return outcome,
             }
         }
@@ -353,7 +353,7 @@ impl Database {
             let removed = self.sweep.removed_total();
             match self.engine.room(buffer, len) {
                 Ok(_) => break,
-                Err(error) if is_full(&error) && self.relieve(self.clock.now(), removed) => {}
+                Err(error) if error.is_out_of_memory() && self.relieve(self.clock.now(), removed) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -627,12 +627,6 @@ impl Database {
     pub(crate) fn transaction_lock(&self) -> &TransactionLock {
         &self.transaction_lock
     }
-}
-
-/// Returns true if memory is full. Removing expired records then makes room. If files are full it
-/// does not, because a removal itself needs space there.
-fn is_full(error: &Error) -> bool {
-    error.kind() == ErrorKind::Full && !error.is_refused_write()
 }
 
 pub(crate) fn read_only() -> Error {

@@ -1,9 +1,9 @@
 //! Executes reads: by a view of the record if that is enough, or by a visit if the read has side
 //! effects.
 
+use super::Database;
 use super::commands::refusal;
 use super::visits::VisitGuarantee;
-use super::{Database, is_full};
 use crate::classes::plain_size;
 use crate::counters::WorkerCounters;
 use crate::expiry::RemoveIfExpired;
@@ -153,7 +153,7 @@ impl Database {
                     return (GetOutcome::Miss, 0);
                 }
                 let class = self.classes.of(get.key.len());
-                if is_full(&error) {
+                if error.is_out_of_memory() {
                     worker_counters.class(class).out_of_memory.one();
                 }
                 reply(Reply::Refused(refusal(&error)));

@@ -2,7 +2,7 @@
 //! expired records if there is no room.
 
 use super::limiter::SizeLimiter;
-use super::{Database, is_full, unwritable};
+use super::{Database, unwritable};
 use crate::counters::WorkerCounters;
 use crate::durability::CommitPoint;
 use crate::expiry::ExpiryVisitor;
@@ -93,7 +93,7 @@ impl Database {
         loop {
             let removed = self.sweep.removed_total();
             match self.engine.visit(key, visitor) {
-                Err(error) if is_full(&error) && self.relieve(self.clock.now(), removed) => {}
+                Err(error) if error.is_out_of_memory() && self.relieve(self.clock.now(), removed) => {}
                 outcome => return outcome,
             }
         }
@@ -305,7 +305,7 @@ impl Database {
                 continue;
             }
             // Expired records must not be a reason for lack of room.
-            if matches!(&outcome, Err(error) if is_full(error)) && self.relieve(now, removed) {
+            if matches!(&outcome, Err(error) if error.is_out_of_memory()) && self.relieve(now, removed) {
                 removed = self.sweep.removed_total();
                 continue;
             }
@@ -437,6 +437,7 @@ mod tests {
     use crate::disk::SystemDisk;
     use crate::transaction::WhileWaiting;
     use crate::{Clock, DataDirectory, DataOptions, ManualClock, SystemClock};
+    use std::path::Path;
     use std::sync::{Arc, mpsc};
     use std::time::Duration;
     use todana_core::{Attributes, Engine, Expiry, Operation, Reply, Store, Touch, Ttl};
@@ -519,6 +520,30 @@ mod tests {
             assert_eq!(touches.join().unwrap(), Some(false));
         });
     }
+
+    fn with_log(hash: MemHash, clock: Arc<dyn Clock>, folder: &Path) -> (Database, DataDirectory) {
+        let database = Database::new(Box::new(hash), Arc::clone(&clock));
+        let directory = DataDirectory::open(Arc::new(SystemDisk), folder).unwrap();
+        directory.restore(&database, clock, &DataOptions::default(), &mut |_| ()).unwrap();
+        (database, directory)
+    }
+
+    /// A touch that waited for a transaction was logged as if the log lacked no access.
+    #[test]
+    fn later_visit_sees_the_present_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let hash = MemHash::new(MemHashOptions::default()).unwrap();
+        let clock = Arc::new(ManualClock::new(UnixSeconds(1_000)));
+        let (database, _directory) = with_log(hash, clock, folder.path());
+        let (commit, mut remove) = (Cell::default(), OverwriteVisitor(Action::Remove));
+        let view = database.space(&commit);
+        let mut visitor = ExpiryVisitor::new(&mut remove, b"k", UnixSeconds(1_000), view, &|| false);
+        database.log().unwrap().skip_accesses();
+        assert!(visitor.reads_shared(), "decided before the access");
+        visitor.visit_later(UnixSeconds(1_100));
+        assert!(!visitor.reads_shared());
+    }
+
     /// The log may begin to lack accesses during a touch, which does not decompress the value. The
     /// record was then logged with zeros as its value.
     #[test]
@@ -540,13 +565,7 @@ mod tests {
 
         let folder = tempfile::tempdir().unwrap();
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(UnixSeconds(1_030)));
-        let open = |hash: MemHash| {
-            let database = Database::new(Box::new(hash), Arc::clone(&clock));
-            let directory = DataDirectory::open(Arc::new(SystemDisk), folder.path()).unwrap();
-            let options = DataOptions::default();
-            directory.restore(&database, Arc::clone(&clock), &options, &mut |_| ()).unwrap();
-            (database, directory)
-        };
+        let open = |hash: MemHash| with_log(hash, Arc::clone(&clock), folder.path());
         let hash = MemHash::new(MemHashOptions::default()).unwrap();
         // The log lacks this record, so that only the touch could add it.
         let expiry = Expiry::Sliding { at: UnixSeconds(1_060), span_s: 60 };

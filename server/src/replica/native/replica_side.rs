@@ -550,7 +550,7 @@ impl FollowedDatabase {
                     }
                     // Before the first time of the master, this server removes no expired records,
                     // which may take all memory. A copy omits them.
-                    Err(error) if is_out_of_memory(&error) && !self.is_pair && self.may_remove_nothing() => {
+                    Err(error) if error.is_out_of_memory() && !self.is_pair && self.may_remove_nothing() => {
                         return Err(self.give_up(error.to_string()));
                     }
                     Err(error) => return Err(StreamError::Failed(error)),
@@ -690,8 +690,4 @@ impl FollowedDatabase {
         self.receiving = ReceivedPart::log(place);
         Ok(StreamEvent::Copied { index, records: end.records })
     }
-}
-
-fn is_out_of_memory(error: &Error) -> bool {
-    error.kind() == ErrorKind::Full && !error.is_refused_write()
 }
